@@ -42,7 +42,7 @@ from feinsum.measure.cases import make_case
 from feinsum.measure.trial import Timeable
 from feinsum.transforms import apply_spec, find_transform, list_configurations
 
-FAMILIES = (("generic", 1), ("turned", 1), ("rowwise", 1))
+FAMILIES = (("generic", 3), ("turned", 1), ("rowwise", 1))
 
 ENTRIES: Mapping[str, tuple[int, dict[str, int]]] = {
     "ij,ij->ij": (1, {"i": 4096, "j": 4096}),

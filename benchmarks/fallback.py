@@ -37,7 +37,7 @@ STDERR = Console(stderr=True)
 def measured(einsum: BatchedEinsum, device: str | None) -> Measurement:
     """Times of both, of kernels that were verified."""
     problem = make_problem(einsum, device=device)
-    spec = next(list_configurations(find_transform("generic", 1), problem.einsum))
+    spec = next(list_configurations(find_transform("generic", 3), problem.einsum))
     return Bench(problem).trial(spec, None).measurement
 
 

@@ -90,6 +90,11 @@ class MachineModel:
     register_bytes: int = 512
     gpu: Gpu | None = None
 
+    @property
+    def n_registers(self) -> int:
+        """Number of vector registers, of which AVX-512 has twice as many."""
+        return 32 if self.vector_bytes >= 64 else 16
+
     def lanes(self, dtype: np.dtype[np.generic], most_bytes: int = 64) -> int:
         """Return the entries of a vector; a complex number is one entry."""
         return max(1, min(self.vector_bytes, most_bytes) // dtype.itemsize)

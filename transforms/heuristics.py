@@ -2,9 +2,10 @@
 
 A cost only has to rank configurations. So a number is right if predictions order the
 recipes of the benchmarks by their measured times, whatever a data sheet says.
-Cycles are those of one core. ``make trials`` records times of many recipes, and
-``make bench-everyday`` shows what predictions are worth: run both before a change of a
-number and after it.
+Cycles are those of one core. ``make bench-agreement`` compares the first recipes with
+the best of many trials, and ``make bench-everyday`` shows what predictions are worth:
+run both before a change of a number and after it. A number without effect on the order
+of recipes does not stand here.
 
 Limits of spaces come last. They bound the number of configurations; the benchmark of a
 section shows whether a configuration that was left out would have been faster.
@@ -17,7 +18,7 @@ import numpy as np
 LINE_BYTES = 64
 """Bytes of a cache line, which is read and written as a whole."""
 
-# Loops that stream through arrays: generic, rowwise, unroll_and_jam, split_sum.
+# Loops that stream through arrays: generic, rowwise, split_sum, turned.
 # ``make bench-fallback`` times the recommended recipes.
 
 LOOP_CYCLES = 6.0
@@ -26,71 +27,24 @@ LOOP_CYCLES = 6.0
 CHAIN_CYCLES = 4.0
 """Cycles of an addition that waits for the result of the previous one."""
 
-PARTIAL_CYCLES = 2.4
-"""Cycles of an addition to one of several partial sums, which gcc does not
-vectorize.
-"""
-
-ADD_UP_CYCLES = 0.5
-"""Cycles to add a partial sum to the total at the end of a loop."""
-
-RAGGED_CYCLES = 1.5
-"""Cycles of an entry outside of whole vectors."""
-
-STRIDED_CYCLES = 1.6
+STRIDED_CYCLES = 6.0
 """Cycles to read or write an entry whose neighbours in memory are not used with it."""
-
-MISS_CYCLES = 6.0
-"""Cycles of such an access if, in addition, every entry is in another cache line."""
-
-NEAR_BYTES = 1 << 18
-"""Largest array whose lines, if used together, stay in the second-level cache."""
 
 MOST_STREAMS = 8
 """Streams that a core reads concurrently at full speed."""
 
-UNROLLED = 32
-"""Trip count up to which gcc unrolls a loop completely."""
-
-TOGETHER = 0.45
-"""Factor on the cost of leftovers in such loops, where no row waits for another."""
-
-SPILL_CYCLES = 2.0
-"""Cycles for each row of other loops, to keep its sum outside of the registers."""
-
-CROWDED = 1.3
-"""Factor on the cycles of a tile with more than ``MOST_STREAMS`` rows."""
-
-FAR, JUMPS = 0.6, 0.3
-"""Shares added to the time to read an array in order: for rows that are not adjacent,
-and for an outer index that is not the outermost one of the array.
-"""
-
-MANY_STREAMS = 0.5
-"""The share added for more than ``MOST_STREAMS`` streams at a time."""
-
 RESTART_S = 5e-8
 """Seconds until a core reads memory at full speed again after a jump."""
 
-WIDE_BYTES = 64
-"""Vector length of processors that permute two vectors at a time, and have 32 of
-them.
-"""
-
 NARROW_COMPLEX_LANES = {8: 0.08, 16: 0.35}
-"""On other processors, effective lanes of several sums of complex numbers, by the size
-of a number: gcc spills.
+"""With 16 vector registers, effective lanes of several sums of complex numbers, by the
+size of a number: gcc spills.
 """
 
 MOST_NARROW_TERMS, NARROW_SPILLS = 8, 2.0
 """Complex terms that an iteration adds in registers there, and the factor on the cost
 if there are more.
 """
-
-# Squares of vectors: turned.
-
-ALONE_CYCLES = 2.5
-"""Cycles to read and store a single entry of a transpose outside of the squares."""
 
 # Packed tiles: packed_contraction. Panels, rows and shares were chosen by 30 recipes
 # each of 14 workloads on a Zen 5, runs by trials of 49 workloads there.
@@ -151,18 +105,10 @@ factor, with gcc 12.
 ROW_BYTES = 96.0
 """Bytes of the rows of a tile that are read in a cycle for which multiply-adds wait."""
 
-L2_SHARE, OVERFLOW_FACTOR = 0.7, 1.04
-"""Share of the second-level cache beyond which packs slow down a step, and the factor
-by which they do.
-"""
-
-CALL_CYCLES = 300.0
-"""Cycles to begin a tile in the caches."""
-
 MANY_AREAS = 16
 """Areas for each core, from which on their unequal sizes hardly matter."""
 
-# Products by numpy's BLAS: library_contraction, library_path.
+# Products by numpy's BLAS: library_contraction.
 
 BLAS_SHARE = 0.85
 """Share of the peak rate that products of large matrices reach."""
@@ -178,16 +124,13 @@ of it.
 SERIAL_ENTRIES = 1e4
 """Entries of an operand below which a product with a vector takes one thread."""
 
-ELEMENTWISE_BYTES_PER_S = 6e9
-"""Rate at which one thread writes products of entries without a sum, on a Zen 3."""
-
 PRODUCT_S = 1e-7
 """Seconds to begin a product of a stack."""
 
 MOST_BYTES = np.iinfo(np.intp).max
 """Bytes of the largest array: numpy makes no larger one, not even as a view."""
 
-# Spaces of generic, unroll_and_jam and rowwise: ``make bench-fallback``.
+# Spaces of generic and rowwise: ``make bench-fallback``.
 
 MIN_LENGTH = 16
 """Trip count below which the overhead of an innermost loop counts."""
@@ -196,21 +139,17 @@ STRIDED_WEIGHT = 4
 """Cost of an entry whose neighbours are not used with it, relative to one whose are."""
 
 GROUP_POINTS = 1 << 15
-"""Iterations of a work-group that make its start negligible."""
-
-SUMS_BYTES = 1 << 16
-"""Bytes of the sums of all rows; more would leave the first cache levels."""
+"""Iterations that make the start of a work-group, or of another thread, negligible."""
 
 FUNCTION_TILE_BYTES = 1 << 14
 """Bytes of an operand at one value of the index; more would leave the first cache."""
 
 # Elements in the lanes: element_blocked. ``make bench-dgfem``.
 
-MAX_ELEMENT_LANES = 8
-"""Longest vectors of double precision that are searched: those of AVX-512."""
-
-ELEMENT_TILE_BYTES = 1 << 18
-"""Private memory of a work-group; larger tiles leave the second-level cache."""
+ELEMENT_TILE_ENTRIES = 1 << 12
+"""Entries of all tiles for one element. In double precision, those of the eight
+elements of a vector take 256 KiB of the second-level cache.
+"""
 
 MAX_BATCH_ROWS = 4
 """Rows of a batch that is searched: for more, Loopy takes too long for the tiles."""
@@ -219,9 +158,6 @@ MAX_BATCH_ROWS = 4
 
 MAX_RESULTS = 4096
 """Results of a row; more are enough work for all threads."""
-
-MIN_TERMS = 1 << 15
-"""Terms of all results together; one thread adds fewer before another one wakes."""
 
 MIN_SUM_LENGTH = 256
 """Terms of each result; a sum of fewer is not long."""
@@ -275,13 +211,12 @@ MIN_TILES = 4
 STREAMED_ENTRIES = 1_000_000
 """Entries of an output from which on it is best stored past the caches."""
 
-N_REGISTERS = 16
-"""Vector registers of a core that has the fewest."""
-
 PANEL_BYTES = 1 << 15
-"""Bytes that a register tile reads on the right, from the first-level cache."""
+"""Bytes of a tile in the first-level cache: the sums of all rows, or what a register
+tile reads on the right.
+"""
 
-LINE_ENTRIES = 8
+LINE_ENTRIES = LINE_BYTES // 8
 """Entries of a cache line in double precision."""
 
 MIN_PACKED_REUSE = 16
@@ -290,7 +225,7 @@ MIN_PACKED_REUSE = 16
 MAX_UNROLLED = 16
 """Terms of a sum that is written out, of folded and postponed indices together."""
 
-# Orders of contraction: contraction_path, library_path. ``make bench-everyday``.
+# Orders of contraction: contraction_path. ``make bench-everyday``.
 
 MAX_PATH_OPERANDS = 16
 """Operands of an einsum that is contracted along a path: each step is a kernel to
@@ -309,22 +244,6 @@ FEWER_OPERATIONS = 8
 FEWER_THAN_PACKED = 2
 """The same ratio for packed tiles, for einsums that are searched."""
 
-FUSED_BYTES = 1 << 17
-"""Bytes of all arrays for one value of the outer index: they stay in the second-level
-cache.
-"""
-
-STAGED_BYTES = 1 << 24
-"""Bytes of products and results that leave all caches: fused steps are then tried
-first.
-"""
-
-MIN_OUTER = 64
-"""Values of an outer index that keep all cores busy."""
-
-MAX_ITERATION_TERMS = 12
-"""Terms that an iteration adds to an entry of a product, at most."""
-
 # Operands that numpy evaluates: library_contraction. ``make bench-everyday``.
 
 LIBRARY_BLOCKS = (16, 4, 64, 1, 256)
@@ -340,9 +259,6 @@ PIECE_ENTRIES = 1 << 19
 cache.
 """
 
-FEW_ENTRIES = 1 << 15
-"""Entries that are evaluated sooner than a thread is started."""
-
 # Sparse operands: sparse_nest. ``make bench-sparse``.
 
 SPARSE_LANES, SPARSE_TILES = (1, 2, 4, 8, 16), (0, 16, 32, 64, 128)
@@ -353,17 +269,11 @@ MAX_SPARSE_ROWS = 16
 registers.
 """
 
-N_SPARSE_PATHS = 4
-"""Paths whose best nest is offered, besides the best nest of all."""
-
 POOR_NEST = 10
 """Ratio of estimated times from which on the nest of a path is not offered."""
 
-USUAL_EXTENT, USUAL_FIBER = 4096, 8
-"""Extent of an index and length of a fiber of a tree that are assumed where unknown."""
-
-VECTOR_BYTES = 32
-"""Bytes of the vector registers of most processors."""
+USUAL_FIBER = 8
+"""Length of a fiber of a tree that is assumed where unknown."""
 
 N_CHUNKS = 128
 """Equal parts of the root's nodes: more than threads, which take them dynamically."""

@@ -28,7 +28,7 @@ Source: Springer and Bientinesi 2018 (GETT), section 2.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 
@@ -134,17 +134,14 @@ def has_diagonal(einsum: BatchedEinsum) -> bool:
 
 
 def find_roles(einsum: BatchedEinsum) -> MatrixRoles | None:
-    """Return the roles in a product of two operands; None if numpy cannot compute it.
-
-    Without a sum, all output indices are batch indices: the product is entrywise, in
-    the order of the result.
+    """Return the roles in a matrix product of two operands; None if it is none.
 
     >>> from feinsum.ir import array, einsum
     >>> roles = find_roles(einsum("ik,kj->ij", array("A", (4, 5)), array("B", (5, 6))))
     >>> roles.right, roles.batch, roles.rows, roles.columns, roles.summed
     (1, (), ('i',), ('j',), ('k',))
-    >>> find_roles(einsum("i,j->ij", array("x", 4), array("y", 6))).batch
-    ('i', 'j')
+    >>> find_roles(einsum("i,j->ij", array("x", 4), array("y", 6))) is None
+    True
     """
     if einsum.n_operands != 2 or not has_blas_dtype(einsum) or has_diagonal(einsum):
         return None
@@ -156,11 +153,8 @@ def find_roles(einsum: BatchedEinsum) -> MatrixRoles | None:
     larger = max(einsum.inputs, key=lambda term: count_index_tuples(einsum, term))
     order = dict.fromkeys((*einsum.output, *larger, *einsum.indices))
     roles = classify(einsum, right, (1 - right,), [*order])
-    if roles.folded or roles.unmatched:
-        return None
-    if not roles.summed:
-        return replace(roles, batch=einsum.output, rows=(), columns=())
-    return roles
+    is_product = roles.summed and not roles.folded and not roles.unmatched
+    return roles if is_product else None
 
 
 @lru_cache(maxsize=256)

@@ -63,9 +63,10 @@ class Space(Mapping[str, tuple[ParameterValue, ...]]):
         table: the values of each parameter, the recommended one first.
         constraint: returns why a configuration is pointless, or None; at unknown sizes
             it must reject no more than at some known ones.
-        candidates: configurations among which predictions choose by their costs, best
-            first; some may be pointless. By default all. A function, because a space is
-            made for every recipe that is checked, and candidates may take a search.
+        candidates: the values among which predictions choose by their costs, by default
+            all; or a function that returns configurations, of which some may be
+            pointless, if finding them takes a search: a space is made for every recipe
+            that is checked.
         open: parameters whose values in a recorded recipe need not be in the table,
             such as orders of contraction, which may be offered at other sizes only; the
             constraint checks these values.
@@ -79,7 +80,7 @@ class Space(Mapping[str, tuple[ParameterValue, ...]]):
 
     table: Table
     constraint: Callable[[Parameters], str | None] = lambda _parameters: None
-    candidates: Callable[[], Iterable[Parameters]] | None = None
+    candidates: Table | Callable[[], Iterable[Parameters]] | None = None
     open: frozenset[str] = frozenset()
     is_searched: bool = True
 
@@ -98,9 +99,10 @@ class Space(Mapping[str, tuple[ParameterValue, ...]]):
 
     def proposed(self) -> Iterator[Parameters]:
         """Yield the configurations from which predictions choose."""
-        if self.candidates is None:
-            return self.points()
-        return self._filter_allowed(self.candidates())
+        chosen = self.table if self.candidates is None else self.candidates
+        if isinstance(chosen, Mapping):
+            return self._filter_allowed(list_choices(chosen))
+        return self._filter_allowed(chosen())
 
     def _filter_allowed(self, points: Iterable[Parameters]) -> Iterator[Parameters]:
         return (point for point in points if self.constraint(point) is None)
@@ -137,13 +139,12 @@ class NestSteps(NamedTuple):
     """The nests of a family that makes several out of one.
 
     Attributes:
-        einsums: the einsum of each nest.
-        stored: the einsums whose results are intermediates in global memory.
+        einsums: the einsum of each nest. The results of all but the last are in global
+            memory.
         recipes: returns the recipe of each nest.
     """
 
     einsums: Sequence[BatchedEinsum]
-    stored: Sequence[BatchedEinsum]
     recipes: Callable[[], Sequence[TransformSpec]]
 
 
@@ -233,7 +234,7 @@ class Transform:
             einsum: with known extents.
             parameters: parameters of the transform.
         """
-        stored = self.steps(einsum, parameters).stored if self.steps else ()
+        stored = self.steps(einsum, parameters).einsums[:-1] if self.steps else ()
         return sum(
             count_points(step, step.output)
             * sum(x.itemsize for x in step.output_dtypes)

@@ -126,11 +126,12 @@ def is_outdone(
     Costs of one family can be compared with a small margin; costs of different families
     err by more.
     """
-    cost = _get_cost(device, find_transform(recipe.name, recipe.version))
-    if cost is None or (recipe.name, recipe.version) != (
-        alternative.name,
-        alternative.version,
-    ):
+    family = alternative.name, alternative.version
+    # a recipe that was recorded may be of a family that is unknown here
+    if (recipe.name, recipe.version) != family:
+        return False
+    cost = _get_cost(device, find_transform(*family))
+    if cost is None:
         return False
     # typical limits suffice for a comparison
     sized, machine = replace_sizes(einsum, sizes), model_machine(device)

@@ -79,16 +79,15 @@ MIN_RATE = 1e6
 """Minimum bytes moved, and operations done, per second by any device."""
 
 SHIPPED = {
-    ("contraction_path", 3), ("element_blocked", 1),
-    ("generic", 1), ("generic", 2), ("gpu_columns", 1), ("gpu_elements", 1),
+    ("contraction_path", 4), ("element_blocked", 1),
+    ("generic", 3), ("gpu_columns", 1), ("gpu_elements", 1),
     ("gpu_matrices", 1), ("gpu_mma", 2), ("gpu_operator", 1),
     ("gpu_operator_mma", 1), ("gpu_operator_mma", 2), ("gpu_points", 1),
     ("gpu_product", 1), ("gpu_rows", 1), ("gpu_split_sum", 1), ("gpu_turned", 1),
-    ("library_contraction", 1), ("library_path", 1),
+    ("library_contraction", 1),
     ("packed_contraction", 2), ("packed_contraction", 3),
     ("rowwise", 1), ("rowwise", 2), ("sparse_nest", 2),
     ("split_sum", 2), ("turned", 1),
-    ("unroll_and_jam", 1),
 }  # fmt: skip
 """This package's transforms by name and version, for use without a code generator;
 a test compares them with the registry."""

@@ -79,7 +79,7 @@ def fact_of_this_device() -> TuningRecord:
     """A fact that is served here, whatever the vectors of the processor."""
     product = einsum("ij,jk->ik", array("A", (200, 200)), array("B", (200, 200)))
     canonical = canonicalize(product).einsum
-    spec = next(iter(list_configurations(find_transform("generic", 2), canonical)))
+    spec = next(iter(list_configurations(find_transform("generic", 3), canonical)))
     return record_facts(product, spec, device="host", database=InMemoryStore())
 
 

@@ -12,7 +12,7 @@ from feinsum import call_einsum
 from feinsum.calling import clear_call_cache, prepare_call
 from feinsum.errors import TransformError
 from feinsum.transforms import REGISTRY, Transform
-from feinsum.transforms.library import GENERIC_ON_CPUS
+from feinsum.transforms.library import GENERIC
 from tests.calling.comparing import NO_FACTS, assert_as_numpy
 from tests.portions import spread
 
@@ -67,7 +67,7 @@ def test_every_call_has_a_prediction(name):
 
 def wrong_family(name, **changes):
     """One that claims to be the fastest of all."""
-    usual = replace(GENERIC_ON_CPUS, name=name, version=1, **changes)
+    usual = replace(GENERIC, name=name, version=1, **changes)
     return replace(usual, cost=lambda *_: 0.0)
 
 
@@ -77,7 +77,7 @@ def failing(*_):
 
 def forgetful(t_unit, nest, parameters):
     """Computes the result, and doubles it."""
-    unit = GENERIC_ON_CPUS.apply(t_unit, nest, parameters)
+    unit = GENERIC.apply(t_unit, nest, parameters)
     kernel = unit[nest.kernel_name]
     doubled = [
         insn.copy(expression=2 * insn.expression)
@@ -103,9 +103,7 @@ def test_a_prediction_that_is_wrong_in_every_way_changes_no_result(apply, monkey
 def test_costs_that_are_no_numbers_choose_no_wrong_recipe(monkeypatch):
     """Whatever a cost says, the result is right."""
     for value in (float("nan"), float("inf"), -1.0):
-        family = replace(
-            GENERIC_ON_CPUS, name="odd", version=1, cost=lambda *_, v=value: v
-        )
+        family = replace(GENERIC, name="odd", version=1, cost=lambda *_, v=value: v)
         monkeypatch.setitem(REGISTRY, ("odd", 1), family)
         clear_call_cache()
         A, x = numbers(40, 50), numbers(50)
@@ -164,7 +162,7 @@ def test_a_family_that_fails_at_its_cost_breaks_no_call(monkeypatch):
     def broken(*_):
         raise ZeroDivisionError
 
-    family = replace(GENERIC_ON_CPUS, name="broken", version=1, cost=broken)
+    family = replace(GENERIC, name="broken", version=1, cost=broken)
     monkeypatch.setitem(REGISTRY, ("broken", 1), family)
     A, x = numbers(40, 50), numbers(50)
     found = call_einsum("ij,j->i", A, x, database=NO_FACTS, device="host")

@@ -121,7 +121,7 @@ def elsewhere(processor):
     """A fact of a machine with that processor, whose recipe is of any vectors."""
     here = matvec_record(0)
     there = replace(here.environment.device, processor=processor)
-    spec = TransformSpec.parse("generic@2(block=8)")
+    spec = TransformSpec.parse("generic@3(block=8)")
     environment = replace(here.environment, device=there)
     return replace(here, spec=spec, environment=environment)
 

@@ -28,7 +28,7 @@ MOST_FAKES, N_KEYS, EACH_WORLD = 100, 3, 10
 TRANSFORMS = (
     *SPECS,
     TransformSpec("rowwise", 2, {"index": "a", "lanes": 1}),
-    TransformSpec("library_path", 1, {}),
+    TransformSpec("library_contraction", 1, {}),
     TransformSpec("miracle", 1, {"n": 1}),
 )
 

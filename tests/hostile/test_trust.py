@@ -13,7 +13,7 @@ from tests.hostile.world import HONEST, Served, World, faster
 
 BEST, SECOND = HONEST[0], HONEST[1]
 
-NEW = TransformSpec("unroll_and_jam", 1, {"block": 3})
+NEW = TransformSpec("turned", 1, {"block": 3})
 """A recipe that no honest fact has."""
 
 
@@ -46,7 +46,7 @@ def test_a_flood_hides_no_honest_fact(world: World, n_fakes: int) -> None:
     before = world.served()
     with open_serving_store(world.database) as store:
         for n in range(n_fakes):
-            spec = TransformSpec("unroll_and_jam", 1, {"block": n})
+            spec = TransformSpec("turned", 1, {"block": n})
             fast = faster(BEST.measurement, 1.9)
             unique = {"of": f"{n_fakes}"}
             fake = replace(BEST, spec=spec, measurement=fast, provenance=unique)

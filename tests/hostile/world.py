@@ -38,7 +38,7 @@ WORKLOADS = tuple(map(make_workload, range(2)))
 SPECS = (
     TransformSpec("rowwise", 2, {"index": "a", "lanes": 8}),
     TransformSpec("packed_contraction", 2, {"depth": 4, "vector": "b"}),
-    TransformSpec("generic", 2, {"block": 64}),
+    TransformSpec("generic", 3, {"block": 64}),
 )
 
 

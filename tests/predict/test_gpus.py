@@ -183,7 +183,7 @@ def test_costs_of_families_for_cpus_say_nothing_of_gpus():
     e = made("ij,jk->ik", [(64, 64), (64, 64)])
     names = {one.spec.name for one in predict_recipes(e, {}, H100)}
     assert all(name.startswith("gpu_") for name in names)
-    nest = TransformSpec("generic", 2, {})
+    nest = TransformSpec("generic", 3, {})
     assert not make_pruning_test(e, {}, H100, 1e-30)(nest)
     worst = predict_recipes(e, {}, H100)[-1].spec
     assert make_pruning_test(e, {}, H100, 1e-30)(worst)

@@ -13,7 +13,7 @@ from feinsum import array, canonicalize, einsum
 from feinsum.db import open_store
 from feinsum.errors import FeinsumError, RecordNotFoundError
 from feinsum.predict import EFFORT_VARIABLE, get_effort, has_vectors, is_outdone
-from feinsum.records import InMemoryStore, MatchLevel
+from feinsum.records import InMemoryStore, MatchLevel, TransformSpec
 from feinsum.retrieval import look_up
 from feinsum.retrieval.matching import N_PREDICTED
 from feinsum.targets.host import HostCTarget
@@ -88,6 +88,33 @@ def test_a_slow_recipe_of_another_microarchitecture_comes_second(kernel, is_fore
     found = look_up(kernel, database=store, effort="estimate", device="host")
     specs = [one.recipe.spec for one in found.nests[0].candidates]
     assert specs[:2] == ([predicted, slow] if is_foreign else [slow, predicted])
+
+
+REMOVED = (
+    "generic@2(block=8, parallel='a', step=8, vector='b', vectors='usual', width=256)",
+    "unroll_and_jam@1(block=16, index='a', inner='c', parallel='a', rows=8)",
+    "library_path@1(path='0,1', steps='best')",
+    "contraction_path@3(fused='', lanes=4, path='0,1', steps='best')",
+    "contraction_path@4(lanes=4, path='0,1', steps=('generic@2(block=8)',))",
+)
+
+
+@pytest.mark.parametrize("is_foreign", [True, False])
+@pytest.mark.parametrize("text", REMOVED)
+def test_a_fact_of_a_family_that_was_removed_is_skipped(kernel, text, is_foreign):
+    """Whoever recorded it; the next recipe is used, and one reason is given."""
+    removed, device = TransformSpec.parse(text), here().device
+    usable = first_recipe(canonicalize(MATMUL).einsum)
+    name = "made up" if is_foreign else device.processor.microarchitecture
+    there = replace(device.processor, microarchitecture=name, model=-7)
+    environment = replace(here(), device=replace(device, processor=there))
+    store = InMemoryStore()
+    store.add(fact(MATMUL, removed, environment=environment, speedup=9.0))
+    store.add(fact(MATMUL, usable, environment=environment, speedup=5.0))
+    found = look_up(kernel, database=store, effort="estimate", device="host")
+    assert found.applied == (usable,)
+    assert [spec for spec, _ in found.nests[0].failures] == [removed]
+    assert str(found).count(f"skipped {removed}") == 1
 
 
 def test_several_predictions_are_candidates(kernel):

@@ -125,6 +125,7 @@ CONTRACTIONS = {
 """Two operands with much to reuse."""
 
 _BATCHES = _doubles(A=("N", 19, 18), B=("N", 18, 17))
+_COMPLEX = {"A": ("N", 20), "B": (20, 24), "C": (24, "M")}
 CHAINS = {
     "chain of three": einsum(
         "ij,jk,kl->il", *_doubles(A=("N", 20), B=(20, 24), C=(24, "M"))
@@ -132,6 +133,10 @@ CHAINS = {
     "chains over one index": batched_einsum(
         "bij,bjk,bkl->bil",
         [[*_BATCHES, c] for c in _doubles(C=("N", 17, 9), D=("N", 17, 9))],
+    ),
+    "chain of complex matrices": einsum(
+        "ij,jk,kl->il",
+        *[array(n, shape, "complex128") for n, shape in _COMPLEX.items()],
     ),
     "four indices transformed": einsum(
         "ea,fb,abcd,gc,hd->efgh",

@@ -12,7 +12,7 @@ from feinsum import array, canonicalize, einsum, raise_kernel, retrieve
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.targets.host import EmbeddedCTarget
 from feinsum.transforms import list_configurations
-from feinsum.transforms.library import GENERIC_ON_CPUS, ROWWISE_ON_CPUS
+from feinsum.transforms.library import GENERIC, ROWWISE_ON_CPUS
 from tests.cpus import CPUS, HOST
 from tests.retrieval.facts import fact, surely_faster
 from tests.retrieval.kernels import mixed, reduction
@@ -41,7 +41,7 @@ def rowwise(e, **hints):
 
 HINTED = [
     (ROWWISE_ON_CPUS, {"sums": "any_order", "vectors": "widest"}),
-    (GENERIC_ON_CPUS, {"vectors": "widest"}),
+    (GENERIC, {"vectors": "widest"}),
 ]
 
 

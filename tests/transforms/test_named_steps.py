@@ -109,9 +109,9 @@ BAD = {
     "too few": (),
     "no recipe": ("packed_contraction", "generic"),
     "an unknown one": ("jammed@1()", "jammed@1()"),
-    "a path in a path": ("contraction_path@3()", "contraction_path@3()"),
+    "a path in a path": ("contraction_path@4()", "contraction_path@4()"),
     "outside of its space": (
-        "generic@2(block=-1, parallel='', step=8, vector='', vectors='', width=1)",
+        "generic@3(block=-1, parallel='', step=8, vector='', vectors='', width=1)",
     )
     * 2,
     "numbers": (1, 2),

@@ -144,15 +144,15 @@ def test_any_configuration_is_right_for_any_einsum(e, seed):
     case.assert_right(case.apply(spec), sizes)
 
 
-def test_partial_sums_are_independent():
-    """Along a summed index each lane adds to a literal entry: a register of its own."""
+def test_sums_of_several_rows_are_independent():
+    """Each row adds to a literal entry: a register of its own."""
     e = REDUCTIONS["row sums"]
     case = generated(e)
     spec = next(list_configurations(GENERIC, e))
     assert spec.parameters["vector"] == "j"
     code = opencl_code(case.apply(spec))
-    for lane in range(spec.parameters["step"]):
-        assert f"row_0_tile[{lane}] = row_0_tile[{lane}] + " in code
+    for row in range(spec.parameters["step"]):
+        assert f"row_0_tile[{row}] = row_0_tile[{row}] + " in code
 
 
 @pytest.mark.parametrize(

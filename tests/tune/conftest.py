@@ -50,7 +50,7 @@ def _python_path() -> list[str]:
 @pytest.fixture(autouse=True)
 def _without_families_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search proposes what a test registers, and nothing else."""
-    fitting = ("generic", "library_contraction", "unroll_and_jam")
+    fitting = ("generic", "library_contraction")
     for key in [key for key in REGISTRY if key[0] in fitting]:
         monkeypatch.delitem(REGISTRY, key)
 

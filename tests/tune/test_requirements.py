@@ -54,7 +54,7 @@ def nothing_starts(monkeypatch):
 def test_what_does_not_fit_is_refused_before_anything_is_started(extent):
     """With what it takes, and what to do."""
     store = InMemoryStore()
-    problem, path = make_problem(chain(extent)), find_transform("contraction_path", 3)
+    problem, path = make_problem(chain(extent)), find_transform("contraction_path", 4)
     spec = next(iter(list_configurations(path, problem.einsum)))
     with pytest.raises(MeasurementError, match=r"tuning a c.* takes at least .* GB"):
         tune_einsum(chain(extent), database=store)

@@ -1,6 +1,5 @@
 """Contractions by libraries of the host: numpy and its BLAS, on the caller's arrays."""
 
 from feinsum.transforms.host.library_contraction import LIBRARY_CONTRACTION
-from feinsum.transforms.host.library_path import LIBRARY_PATH
 
-__all__ = ["LIBRARY_CONTRACTION", "LIBRARY_PATH"]
+__all__ = ["LIBRARY_CONTRACTION"]

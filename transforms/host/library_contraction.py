@@ -116,24 +116,16 @@ def _make_space(workload: Workload) -> Space | None:
     roles = find_roles(einsum)
     if roles is None:
         return None
-    if not roles.summed:  # a step of ``library_path``
-        table: Table = {
-            "stacked": ("",),
-            "index": (WHOLE,),
-            "block": cpu.LIBRARY_BLOCKS[:1],
-        }
-        return Space(table, is_searched=False)
-    table = {
+    table: Table = {
         "stacked": _list_stacks(einsum, roles),
         "index": (WHOLE, *einsum.output),
         "block": cpu.LIBRARY_BLOCKS,
     }
-    first = {name: values[0] for name, values in table.items()}
     return Space(
         table,
         partial(_find_problem, einsum),
         # one block is the fastest, unless an operand is a function
-        lambda: (first,),
+        {name: values[:1] for name, values in table.items()},
         is_searched=compute_reuse(einsum) >= cpu.MIN_LIBRARY_REUSE
         or not roles.are_matrices,
     )
@@ -185,11 +177,7 @@ def _predict_s(
     n_blocks = 1 if index == WHOLE else -(-count_points(einsum, (index,)) // block)
     m, k, n = (count_points(einsum, indices) for indices in sides)
     n_products = count_points(einsum, stack)
-    if not summed:
-        product_s = (
-            count_points(einsum, einsum.output) * itemsize / cpu.ELEMENTWISE_BYTES_PER_S
-        )
-    elif m > 1 and n > 1:
+    if m > 1 and n > 1:
         peak = machine.operations_per_s(einsum.operands[0].dtype)
         product_s = n_products * _predict_product_s(m, n, k, peak, machine.n_cores)
     else:

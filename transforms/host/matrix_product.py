@@ -80,43 +80,24 @@ class ProductRow:
 
 
 @dataclass(frozen=True)
-class Intermediate:
-    """An array over some indices, in C order."""
-
-    name: str
-    indices: IndexList
-    dtype: np.dtype[Any]
-
-
-@dataclass(frozen=True)
 class LibraryProgram:
     """Products of matrices in place of a kernel, one after the other.
 
     Attributes:
         extents: the extent of each index in terms of the kernel.
-        intermediates: arrays that products write and later ones read.
     """
 
     products: tuple[ProductRow, ...]
     extents: Mapping[str, Extent]
-    intermediates: tuple[Intermediate, ...] = ()
 
     def run(self, values: Mapping[str, Any], scratch: dict[Any, Any]) -> None:
         sizes = {
             index: int(values[n.name]) if isinstance(n, SizeParam) else n
             for index, n in self.extents.items()
         }
-        intermediates = {
-            x.name: get_kept_memory(
-                scratch, x.name, tuple(sizes[i] for i in x.indices), x.dtype
-            )
-            for x in self.intermediates
-        }
         available = count_cores()
         for product in self.products:
-            _Run(product, {**values, **intermediates}, sizes, scratch).run_all_blocks(
-                available
-            )
+            _Run(product, values, sizes, scratch).run_all_blocks(available)
             # BLAS's threads keep spinning for a while, and would compete for the cores
             available = 1
 
@@ -181,8 +162,6 @@ class _Run:
     def _multiply(self, left: Array, right: Array, box: Box) -> None:
         """Multiply the matrices of a block, into the result if BLAS can write there."""
         product = self.product
-        # without a sum, matmul would call BLAS for columns of one entry
-        multiply = np.matmul if product.left.columns else np.multiply
         order = (*product.stack, *product.left.rows, *product.right.columns)
         result = product.result.view(self.values, order, box)
         lengths = (
@@ -194,12 +173,12 @@ class _Run:
         if product.finish.is_variable and result.dtype == product.dtype:
             matrices = merge_axes(result, lengths)
             if matrices is not None and matrices.strides[-1] == result.itemsize:
-                multiply(left, right, out=matrices)
+                np.matmul(left, right, out=matrices)
                 return
         sums = self._get_memory("sums", result.shape)
         matrices = merge_axes(sums, lengths)
         assert matrices is not None
-        multiply(left, right, out=matrices)
+        np.matmul(left, right, out=matrices)
 
         def finish(piece: Box) -> None:
             target = _cut_piece(result, order, box, piece)
@@ -284,7 +263,7 @@ def evaluate_boxes(
         n_cores: number of cores that share the boxes.
     """
     n_entries = prod(r.stop - r.start for r in ranges.values())
-    share = max(-(-n_entries // n_cores), cpu.FEW_ENTRIES)
+    share = max(-(-n_entries // n_cores), cpu.GROUP_POINTS)
     pieces = list(split_into_boxes(ranges, near, min(share, cpu.PIECE_ENTRIES)))
     is_shared = n_cores > 1 and len(pieces) > 1
     # one pool for each process: a fork inherits the pool, but not its threads

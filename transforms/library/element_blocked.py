@@ -212,7 +212,7 @@ def _fits(einsum: BatchedEinsum, element: str) -> bool:
     tiles = [tuple(i for i in term if i != element) for term in einsum.inputs]
     tiles.append(tuple(i for i in einsum.output if i != element))
     n_entries = sum(count_index_tuples(einsum, tile) for tile in set(tiles))
-    return n_entries * cpu.MAX_ELEMENT_LANES * 8 <= cpu.ELEMENT_TILE_BYTES
+    return n_entries <= cpu.ELEMENT_TILE_ENTRIES
 
 
 ELEMENT_BLOCKED = register(

@@ -10,7 +10,6 @@ plain loops, which the compiler vectorizes::
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -24,9 +23,8 @@ from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import count_points
 from feinsum.transforms.library.packed.packed_contraction import suits_packing
 from feinsum.transforms.library.streaming_cost import (
-    count_reduction_cycles,
+    count_sum_cycles,
     count_vector_cycles,
-    predict_out_of_order_s,
     predict_streaming_s,
 )
 from feinsum.transforms.primitives import (
@@ -137,13 +135,10 @@ def _make_space_with_hints(workload: Workload) -> Space | None:
         return None
     *outer, last = workload.einsum.output
     hints = {"sums": list_sums(workload.einsum), "vectors": VECTORS}
-    hinted = replace(space, table={**space, **hints})
-
-    def candidates() -> Iterator[Parameters]:
-        # blocks of the last index would cut lines of memory into short pieces
-        return (p for p in hinted.points() if not outer or p["index"] != last)
-
-    return replace(hinted, candidates=candidates)
+    table = {**space, **hints}
+    # blocks of the last index would cut lines of memory into short pieces
+    indices = tuple(i for i in space["index"] if i != last or not outer)
+    return replace(space, table=table, candidates={**table, "index": indices})
 
 
 def _predict_s(
@@ -159,7 +154,7 @@ def _predict_s(
         )
     else:
         cycles = min(
-            count_reduction_cycles(einsum, inner, machine, most_bytes=most_bytes)
+            count_sum_cycles(einsum, inner, machine, most_bytes=most_bytes)
             for inner in summed
         )
     # in order, every addition waits for the previous one, however wide the vectors are
@@ -167,8 +162,7 @@ def _predict_s(
         cycles = max(cycles, cpu.CHAIN_CYCLES * count_points(einsum, einsum.indices))
     index, block = get_text(parameters, "index"), get_number(parameters, "block")
     n_groups = max(1.0, count_points(einsum, (index,)) / block)
-    seconds = predict_streaming_s(einsum, cycles, machine, n_groups=n_groups)
-    return seconds + predict_out_of_order_s(einsum, index, machine)
+    return predict_streaming_s(einsum, cycles, machine, n_groups=n_groups)
 
 
 ROWWISE = register(

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import loopy as lp
 from constantdict import constantdict
 from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
-from feinsum.machine import TYPICAL, MachineModel
+from feinsum.machine import TYPICAL
 from feinsum.raising import LoopNest, points_of
-from feinsum.records import TransformSpec
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.library.generic import GENERIC_ON_CPUS
+from feinsum.transforms.library.generic import GENERIC
 from feinsum.transforms.library.pairwise import PathStep
 from feinsum.transforms.library.steps import (
     BEST,
@@ -33,8 +33,6 @@ from feinsum.transforms.library.steps import (
     predict_steps_s,
     split_nest,
 )
-from feinsum.transforms.library.streaming_cost import predict_out_of_order_s
-from feinsum.transforms.library.unroll_and_jam import UNROLL_AND_JAM
 from feinsum.transforms.registry import (
     NestSteps,
     Parameters,
@@ -44,8 +42,8 @@ from feinsum.transforms.registry import (
 )
 from feinsum.transforms.roles import count_index_tuples, get_number, get_text
 
-FAMILIES = (GENERIC_ON_CPUS, UNROLL_AND_JAM)
-"""Families for both nests: those that write new loops."""
+FAMILIES = (GENERIC,)
+"""The family of both nests: one that writes new loops."""
 
 
 def apply_split_sum(
@@ -61,7 +59,7 @@ def apply_split_sum(
         (wait for all work-groups)
         for j:  out[j] = sum(part, partial[part,j])
 
-    Both nests are those of ``generic`` or ``unroll_and_jam``.
+    Both nests are those of ``generic``.
 
     Parameters:
         index: the summed index that is divided.
@@ -82,7 +80,8 @@ def apply_split_sum(
         (_name_part(index), *einsum.output),
     )
     t_unit, nests = split_nest(t_unit, cut, [step])
-    t_unit = apply_recipes(t_unit, nests, _list_recipes(nest.einsum, parameters))
+    steps = _list_steps(nest.einsum, parameters)
+    t_unit = apply_recipes(t_unit, nests, steps.recipes())
     return lp.remove_unused_inames(t_unit, nest.loops)
 
 
@@ -174,7 +173,7 @@ def _make_space(workload: Workload) -> Space | None:
     length = count_index_tuples(einsum, einsum.summation_indices)
     if n_results > cpu.MAX_RESULTS or length < cpu.MIN_SUM_LENGTH:
         return None
-    if n_results * length < cpu.MIN_TERMS:
+    if n_results * length < cpu.GROUP_POINTS:
         return None
     choices = {i: tuple(_list_divisors(einsum, i)) for i in einsum.summation_indices}
     indices = [i for i, part_counts in choices.items() if part_counts]
@@ -183,11 +182,6 @@ def _make_space(workload: Workload) -> Space | None:
     part_counts = dict.fromkeys(n for index in indices for n in choices[index])
     if not indices:
         return None
-
-    def candidates() -> Iterator[Parameters]:
-        for index in indices:
-            for n_parts in choices[index]:
-                yield {"index": index, "parts": n_parts, "steps": BEST}
 
     def find_problem(parameters: Parameters) -> str | None:
         index, n_parts = get_text(parameters, "index"), get_number(parameters, "parts")
@@ -199,7 +193,6 @@ def _make_space(workload: Workload) -> Space | None:
     return Space(
         {"index": tuple(indices), "parts": tuple(part_counts), "steps": (BEST,)},
         find_problem,
-        candidates,
         open=frozenset({"steps"}),
     )
 
@@ -225,19 +218,15 @@ def _sum_positions(einsum: BatchedEinsum, index: str) -> int:
     return sum(term.index(index) for term in einsum.inputs if index in term)
 
 
-def _predict_s(
-    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
-) -> float:
-    """Estimate the seconds of both nests."""
-    recipes, nests = _list_recipes(einsum, parameters), _make_nests(einsum, parameters)
-    jumps_s = predict_out_of_order_s(einsum, get_text(parameters, "index"), machine)
-    return jumps_s + predict_steps_s(recipes, nests, machine)
-
-
 def _list_steps(einsum: BatchedEinsum, parameters: Parameters) -> NestSteps:
-    """Return both nests; the partial sums are in global memory."""
+    """Return both nests, and their recipes.
+
+    The cheapest ones are chosen for a typical machine, so that a recipe means the same
+    kernel on every machine.
+    """
     nests = _make_nests(einsum, parameters)
-    return NestSteps(nests, nests[:1], lambda: _list_recipes(einsum, parameters))
+    steps = parameters["steps"]
+    return NestSteps(nests, partial(list_recipes, steps, nests, FAMILIES, TYPICAL))
 
 
 def _make_nests(
@@ -247,22 +236,12 @@ def _make_nests(
     index, n_parts = get_text(parameters, "index"), get_number(parameters, "parts")
     cut = _cut_einsum(einsum, index, n_parts)
     first = replace(cut, output=(_name_part(index), *einsum.output))
-    partial = tuple(first.extents[i] for i in first.output)
+    shape = tuple(first.extents[i] for i in first.output)
     rows = tuple(
-        (Operand(f"partial{k}", partial, dtype),)
+        (Operand(f"partial{k}", shape, dtype),)
         for k, dtype in enumerate(einsum.output_dtypes)
     )
     return first, BatchedEinsum(einsum.output, (first.output,), rows)
-
-
-def _list_recipes(einsum: BatchedEinsum, parameters: Parameters) -> list[TransformSpec]:
-    """Return the recipes of both nests.
-
-    The cheapest ones are chosen for a typical machine, so that a recipe means the same
-    kernel on every machine.
-    """
-    nests = _make_nests(einsum, parameters)
-    return list_recipes(parameters["steps"], nests, FAMILIES, TYPICAL)
 
 
 SPLIT_SUM = register(
@@ -272,7 +251,7 @@ SPLIT_SUM = register(
         "long sums with few results: parts in parallel, then their sum",
         _make_space,
         apply_split_sum,
-        _predict_s,
+        partial(predict_steps_s, _list_steps),
         devices=frozenset({"cpu"}),
         steps=_list_steps,
     )

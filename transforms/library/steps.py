@@ -16,7 +16,7 @@ names the recipes that were measured.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeAlias
@@ -36,7 +36,14 @@ from feinsum.records import ParameterValue, TransformSpec
 from feinsum.transforms.library.pairwise import PathStep
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.ranking import rank_recipes
-from feinsum.transforms.registry import REGISTRY, Transform, check_spec, find_transform
+from feinsum.transforms.registry import (
+    NestSteps,
+    Parameters,
+    Transform,
+    check_spec,
+    find_transform,
+    with_newest_version,
+)
 
 Families: TypeAlias = tuple[Transform, ...]
 
@@ -88,18 +95,20 @@ def apply_recipes(
 
 
 def predict_steps_s(
-    recipes: Sequence[TransformSpec],
-    einsums: Sequence[BatchedEinsum],
+    list_steps: Callable[[BatchedEinsum, Parameters], NestSteps],
+    einsum: BatchedEinsum,
+    parameters: Parameters,
     machine: MachineModel,
 ) -> float:
-    """Add up the predicted seconds; a version without a cost uses the newest one's."""
+    """Add up the predicted seconds of all nests of a family, one after the other."""
     total = 0.0
-    for spec, einsum in zip(recipes, einsums, strict=True):
-        cost = find_transform(spec.name, spec.version).cost
-        if cost is None:
-            family = (t for (n, _), t in sorted(REGISTRY.items()) if n == spec.name)
-            cost = [t.cost for t in family if t.cost is not None][-1]
-        total += cost(einsum, spec.parameters, machine)
+    steps = list_steps(einsum, parameters)
+    for spec, step in zip(steps.recipes(), steps.einsums, strict=True):
+        # older versions have no costs of their own
+        version = with_newest_version(spec).version
+        cost = find_transform(spec.name, version).cost
+        assert cost is not None
+        total += cost(step, spec.parameters, machine)
     return total
 
 

@@ -6,7 +6,6 @@ bytes that it moves. For ``ij->i`` along j, with vectors of four doubles::
     for i:                  LOOP_CYCLES to start, and to add up the lanes at the end
         for j by 4:         the slowest of: two operations a cycle, the loads, and the
                             latency of the addition to the same vector of sums
-        for j left:         RAGGED_CYCLES each
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ def count_vector_cycles(
     most_bytes: int,
     step: int,
 ) -> float:
-    """Count the cycles of a row with an innermost loop over ``vector``, over all cores.
+    """Count the cycles of a row with an innermost loop over a free index.
 
     Args:
         einsum: the einsum, with known extents.
-        vector: index of the innermost loop; empty for none.
+        vector: index of the innermost loop, which is no summed one; empty for none.
         machine: the machine.
         most_bytes: length of the vectors that the compiler generates.
         step: number of terms that an iteration adds; leftover terms are added one by
@@ -49,25 +48,13 @@ def count_vector_cycles(
     # vector units multiply integers at half the rate
     if dtype.kind in "biu":
         lanes = max(1, lanes // 2)
-    reads = sum(_count_access_cycles(einsum, t, vector, lanes) for t in einsum.inputs)
+    reads = sum(_count_access_cycles(t, vector, lanes) for t in einsum.inputs)
     # two vector operations start in a cycle
     per_point = 0.5 * len(einsum.inputs) / lanes + reads
     if _is_narrow_complex(einsum, machine) and step > cpu.MOST_NARROW_TERMS:
         per_point *= cpu.NARROW_SPILLS
-    # If the vector index is summed, ``step`` partial sums hide the latency of additions
-    # and are added up at the end of every loop.
-    if vector in einsum.summation_indices:
-        n_loops = n_points / max(length, 1)
-        step = min(step, length)
-        leftover_cycles = length % step * (cpu.CHAIN_CYCLES + reads)
-        term_cycles = max(cpu.PARTIAL_CYCLES, cpu.CHAIN_CYCLES / step, reads)
-        loop_cycles = (length - length % step) * term_cycles
-        return n_loops * (
-            cpu.LOOP_CYCLES + loop_cycles + leftover_cycles + step * cpu.ADD_UP_CYCLES
-        )
-    # If the vector index is free, every pass over the tile loads and stores its sums to
-    # add ``step`` terms.
-    store = _count_access_cycles(einsum, einsum.output, vector, lanes)
+    # every pass over the tile loads and stores its sums to add ``step`` terms
+    store = _count_access_cycles(einsum.output, vector, lanes)
     n_summed = count_points(einsum, einsum.summation_indices[-1:])
     step = min(step, n_summed)
     n_passes = (
@@ -75,181 +62,111 @@ def count_vector_cycles(
     )
     is_summed = bool(einsum.summation_indices)
     per_pass = (2 / lanes + 1 / lanes if is_summed else store) * length
-    ragged = length % lanes * cpu.RAGGED_CYCLES
-    return n_points * per_point + n_passes * (cpu.LOOP_CYCLES + per_pass + ragged)
+    return n_points * per_point + n_passes * (cpu.LOOP_CYCLES + per_pass)
 
 
-def count_reduction_cycles(
-    einsum: BatchedEinsum, inner: str, machine: MachineModel, *, most_bytes: int
-) -> float:
-    """Count the cycles of a row whose sum over ``inner`` is cut into lanes."""
-    length = count_points(einsum, (inner,))
-    n_loops = count_points(einsum, einsum.indices) / max(length, 1)
-    lanes = _count_lanes_of_sums(einsum, machine, most_bytes)
-    reads = sum(_count_access_cycles(einsum, t, inner, lanes) for t in einsum.inputs)
-    # the compiler keeps one vector of sums, so each addition waits for the previous one
-    loop_cycles = length * max(1.5 / lanes + reads, cpu.CHAIN_CYCLES / lanes)
-    remainder = length % lanes * cpu.RAGGED_CYCLES + lanes * cpu.ADD_UP_CYCLES
-    return n_loops * (cpu.LOOP_CYCLES + loop_cycles + remainder)
-
-
-def count_jammed_cycles(
+def count_sum_cycles(
     einsum: BatchedEinsum,
-    index: str,
     inner: str,
     machine: MachineModel,
     *,
-    rows: int,
     most_bytes: int,
+    jammed: str = "",
+    rows: int = 1,
 ) -> float:
-    """Count the cycles of a row whose sum over ``inner`` serves many ``index`` values.
+    """Count the cycles of a row with an innermost loop over a summed index.
 
-    Entries that do not depend on ``index`` are read once for all of them.
+    Args:
+        einsum: the einsum, with known extents.
+        inner: index of the innermost loop, whose sum is cut into lanes.
+        machine: the machine.
+        most_bytes: length of the vectors that the compiler generates.
+        jammed: index of the results that are summed together; empty for one result.
+            Entries that do not depend on it are read once for all of them.
+        rows: number of results that are summed together.
     """
     length = count_points(einsum, (inner,))
-    extent = count_points(einsum, (index,))
-    lanes: float = _count_lanes_of_sums(einsum, machine, most_bytes)
-    if _is_narrow_complex(einsum, machine):
-        lanes = cpu.NARROW_COMPLEX_LANES.get(einsum.operands[0].dtype.itemsize, lanes)
+    extent = count_points(einsum, (jammed,)) if jammed else 1
+    lanes = _count_lanes_of_sums(einsum, machine, most_bytes, rows)
     per_row = shared = 0.0
     for term in einsum.inputs:
-        cycles = 0.5 * _count_access_cycles(einsum, term, inner, lanes)
-        per_row, shared = (
-            (per_row + cycles, shared) if index in term else (per_row, shared + cycles)
-        )
+        cycles = 0.5 * _count_access_cycles(term, inner, lanes)
+        if jammed in term:
+            per_row += cycles
+        else:
+            shared += cycles
     n_loops = count_points(einsum, einsum.indices) / max(length * extent, 1)
     n_full, n_left = divmod(extent, rows)
 
     def tile(n_rows: int) -> float:
-        # with enough rows, additions do not wait; entries that rows share are read once
-        adding = max(0.5 * n_rows / lanes, cpu.CHAIN_CYCLES / lanes)
-        loop_cycles = length * max(adding, n_rows * per_row + shared)
-        leftover_cycles = length % lanes * cpu.RAGGED_CYCLES + lanes * cpu.ADD_UP_CYCLES
-        leftover_cycles = (
-            leftover_cycles * cpu.TOGETHER
-            if length <= cpu.UNROLLED
-            else leftover_cycles + cpu.SPILL_CYCLES * n_rows
-        )
-        return cpu.LOOP_CYCLES + loop_cycles + n_rows * leftover_cycles
+        # with enough rows, no addition waits for the previous one to the same sum
+        adding = max(0.5 * n_rows, cpu.CHAIN_CYCLES) / lanes
+        return cpu.LOOP_CYCLES + length * max(adding, n_rows * per_row + shared)
 
-    crowded = 1 if rows <= cpu.MOST_STREAMS else cpu.CROWDED
-    return n_loops * (n_full * crowded * tile(rows) + n_left * tile(1))
+    return n_loops * (n_full * tile(rows) + n_left * tile(1))
 
 
 def _is_narrow_complex(einsum: BatchedEinsum, machine: MachineModel) -> bool:
-    return (
-        einsum.operands[0].dtype.kind == "c" and machine.vector_bytes < cpu.WIDE_BYTES
-    )
+    return einsum.operands[0].dtype.kind == "c" and machine.n_registers < 32
 
 
 def _count_lanes_of_sums(
-    einsum: BatchedEinsum, machine: MachineModel, most_bytes: int
-) -> int:
+    einsum: BatchedEinsum, machine: MachineModel, most_bytes: int, rows: int
+) -> float:
     """Count the lanes of a compiled sum; complex numbers need shuffles."""
     dtype = einsum.operands[0].dtype
+    if rows > 1 and _is_narrow_complex(einsum, machine):
+        return cpu.NARROW_COMPLEX_LANES[dtype.itemsize]
     lanes = machine.lanes(dtype, min(most_bytes, machine.fma_bytes // 2))
     return max(1, lanes // 2) if dtype.kind == "c" else lanes
-
-
-def predict_out_of_order_s(
-    einsum: BatchedEinsum,
-    index: str,
-    machine: MachineModel,
-    *,
-    inner: str | None = None,
-    parallel: str | None = None,
-) -> float:
-    """Predict the seconds added by arrays that are not read in memory order.
-
-    These are arrays in which a summed index is to the left of the index of the rows, or
-    any index to the left of the distributed one.
-
-    Args:
-        einsum: the einsum, with known extents.
-        index: index of the rows.
-        machine: the machine.
-        inner: index of the innermost loop, if several rows are read at a time: rows
-            that are not adjacent then cost more, too.
-        parallel: index that is distributed to threads, or None.
-    """
-    seconds = 0.0
-    for operand, term in zip(einsum.rows[0], einsum.inputs, strict=True):
-        if index not in term or inner not in (None, *term):
-            continue
-        n_bytes = count_points(einsum, dict.fromkeys(term)) * operand.dtype.itemsize
-        # each iteration of a loop over an index to the left jumps through the array
-        outer_sums = (i for i in term[: term.index(index)] if i not in einsum.output)
-        outer_indices = term[: term.index(parallel)] if parallel in term else ()
-        jumps = any(
-            count_points(einsum, (i,)) > 1 for i in (*outer_sums, *outer_indices)
-        )
-        share = cpu.JUMPS * jumps
-        share += cpu.FAR * (inner is not None and term[-2:] != (index, inner))
-        seconds += share * n_bytes / machine.stream_bytes_per_s(n_bytes)
-    return einsum.batch_size * seconds
 
 
 def predict_restart_s(
     einsum: BatchedEinsum,
     along: str,
-    outer: str | None,
+    outer: str,
     machine: MachineModel,
     *,
     n_rows: int,
     width: int | None = None,
-    in_registers: bool = True,
 ) -> float:
     """Predict the seconds added by reading memory in short runs, not end to end.
 
-    Short rows are read twice as fast one after the other as eight at a time.
+    The prefetchers of the caches hide these restarts.
 
     Args:
         einsum: the einsum, with known extents.
         along: index of the innermost loop.
-        outer: index of the loop around it, or None; ``n_rows`` of its values are read
-            together.
+        outer: index of the loop around it; empty for none.
         machine: the machine.
         n_rows: number of values of ``outer`` that are read together.
         width: entries of a run, if it ends before the extent does.
-        in_registers: whether sums stay in registers; additions to sums in the first
-            cache interrupt a run, too.
     """
     footprint = sum(count_distinct_bytes(einsum))
-    is_far = footprint > machine.cache_bytes.get("L3", 0)
+    if footprint <= machine.cache_bytes.get("L3", 0):
+        return 0.0
     seconds = 0.0
     length = count_points(einsum, (along,))
     run = min(width or length, length)
     for operand, term in zip(einsum.rows[0], einsum.inputs, strict=True):
         if not term or term[-1] != along:
             continue
-        n_together = n_rows if outer in term else 1
         is_in_order = run == length and term[-2:-1] in ((), (outer,))
-        if in_registers and n_together == 1 and is_in_order:
+        if is_in_order and (n_rows == 1 or outer not in term):
             continue
         n_bytes = count_points(einsum, dict.fromkeys(term)) * operand.dtype.itemsize
+        n_runs = n_bytes / (run * operand.dtype.itemsize)
+        # all restarts together take at most as long as the reads themselves
         in_order_s = n_bytes / machine.stream_bytes_per_s(footprint)
-        # From memory, each run costs a restart, but all together at most as much as the
-        # reads themselves; the prefetchers of the caches hide restarts there.
-        if is_far:
-            n_runs = n_bytes / (run * operand.dtype.itemsize)
-            seconds += min(n_runs * cpu.RESTART_S / machine.n_cores, in_order_s)
-        if n_together > cpu.MOST_STREAMS:
-            seconds += cpu.MANY_STREAMS * in_order_s
+        seconds += min(n_runs * cpu.RESTART_S / machine.n_cores, in_order_s)
     return einsum.batch_size * seconds
 
 
-def _count_access_cycles(
-    einsum: BatchedEinsum, term: IndexList, vector: str, lanes: float
-) -> float:
+def _count_access_cycles(term: IndexList, vector: str, lanes: float) -> float:
     if vector not in term:
         return 0.0
-    if term[-1] == vector and term.count(vector) == 1:
-        return 1.0 / lanes
-    itemsize = einsum.operands[0].dtype.itemsize
-    inner = count_points(einsum, term[term.index(vector) + 1 :])
-    n_bytes = count_points(einsum, dict.fromkeys(term)) * itemsize
-    is_near = n_bytes <= cpu.NEAR_BYTES or inner * itemsize <= 32
-    return cpu.STRIDED_CYCLES if is_near else cpu.MISS_CYCLES
+    is_contiguous = term[-1] == vector and term.count(vector) == 1
+    return 1.0 / lanes if is_contiguous else cpu.STRIDED_CYCLES
 
 
 def predict_streaming_s(

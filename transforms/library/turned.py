@@ -248,13 +248,10 @@ def _make_space(workload: Workload) -> Space | None:
         "height": _limit_sizes(einsum, last, (2 * lanes, 64, 16, 32), 2 * lanes),
         "stores": ("streamed", "cached"),
     }
-    first = {name: values[0] for name, values in table.items()}
-    return Space(
-        table,
-        partial(_find_problem, einsum),
-        # the recommended tiles, stored in both ways
-        lambda: ({**first, "stores": way} for way in table["stores"]),
-    )
+    first = {name: values[:1] for name, values in table.items()}
+    # the recommended tiles, stored in both ways
+    candidates = {**first, "stores": table["stores"]}
+    return Space(table, partial(_find_problem, einsum), candidates)
 
 
 def _limit_sizes(
@@ -294,7 +291,7 @@ def _predict_s(
     # A vector is loaded, takes part in log2(lanes) rounds of shuffles, and is stored.
     per_point = (
         share_in_squares * (2 + log2(lanes)) / lanes
-        + (1 - share_in_squares) * cpu.ALONE_CYCLES
+        + (1 - share_in_squares) * cpu.STRIDED_CYCLES
     )
     # A store to the caches first reads the line, and writes it back later. A streamed
     # store bypasses them, but other work waits for it.

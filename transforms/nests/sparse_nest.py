@@ -24,6 +24,7 @@ from constantdict import constantdict
 
 from feinsum.errors import InvalidEinsumError, TransformError
 from feinsum.ir import BatchedEinsum, SizeParam, Workload, get_nodes, list_profile_names
+from feinsum.machine import TYPICAL
 from feinsum.nests import (
     EstimatedTime,
     IndependentLoops,
@@ -50,6 +51,7 @@ from feinsum.records import ParameterValue
 from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.nests.given_arrays import replace_loops
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
+from feinsum.transforms.roles import RUN_TIME_EXTENT, get_typical_extent
 
 NO_THREADS, CHUNKS, COPIES = "none", "chunks", "copies"
 
@@ -161,13 +163,13 @@ def _list_candidates(network: Network, sizes: Sizes, item_bytes: int) -> Iterato
             yield best.nest
     best_of_paths = [
         best
-        for path in next(group_by_depth(network))[: 8 * cpu.N_SPARSE_PATHS]
+        for path in next(group_by_depth(network))[: 8 * cpu.MAX_PATHS]
         if (best := find_best_orders(network, path, costs[0]))
     ]
     best_of_paths.sort(key=attrgetter("cost"))
     yield from (
         x.nest
-        for x in best_of_paths[: cpu.N_SPARSE_PATHS]
+        for x in best_of_paths[: cpu.MAX_PATHS]
         if x.cost <= cpu.POOR_NEST * best_of_paths[0].cost
     )
     papers = Lexicographic(IndependentLoops(network), Operations(network, sizes))
@@ -178,7 +180,7 @@ def _list_candidates(network: Network, sizes: Sizes, item_bytes: int) -> Iterato
 
 def assume_sizes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
     """Return sizes, with typical values for unknown ones."""
-    values = {x.name: sizes.get(x.name, cpu.USUAL_EXTENT) for x in einsum.size_params}
+    values = {x.name: sizes.get(x.name, RUN_TIME_EXTENT) for x in einsum.size_params}
     names = list_profile_names(einsum)
     nodes = get_nodes(einsum, sizes)
     if not nodes:
@@ -222,7 +224,7 @@ def _make_space(workload: Workload) -> Space | None:
     lanes = {lane for nest in nests for lane in find_lane_indices(nest)}
     ordered = sorted(lanes, key=lambda i: (-typical_sizes.extents[i], i))
     is_real = einsum.output_dtypes[0].kind == "f"
-    usual = cpu.VECTOR_BYTES // itemsize
+    usual = TYPICAL.vector_bytes // itemsize
     table: Table = {
         "nest": tuple(map(format_nest, nests)),
         "lane": (*ordered, "") if is_real else ("",),
@@ -239,11 +241,6 @@ def _make_space(workload: Workload) -> Space | None:
     )
 
 
-def _get_extent(einsum: BatchedEinsum, index: str) -> int:
-    extent = einsum.extents[index]
-    return cpu.USUAL_EXTENT if isinstance(extent, SizeParam) else extent
-
-
 def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     lane, lanes = str(parameters["lane"]), _require_int(parameters["lanes"])
     tile = _require_int(parameters["tile"])
@@ -251,9 +248,11 @@ def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
         return f"{lane!r} is no index of the einsum"
     if (lane == "") != (lanes == 1):
         return "lanes and their index go together"
-    if tile and (not lane or tile % lanes or tile >= _get_extent(einsum, lane)):
+    if tile and (
+        not lane or tile % lanes or tile >= get_typical_extent(einsum.extents[lane])
+    ):
         return f"{lane!r} has no tiles of {tile}"
-    if lane and lanes >= 2 * _get_extent(einsum, lane):
+    if lane and lanes >= 2 * get_typical_extent(einsum.extents[lane]):
         return f"{lane!r} is shorter than {lanes} lanes"
     try:
         parse_recipe(einsum, parameters)

@@ -18,7 +18,7 @@ from feinsum.memory import get_remembered
 from feinsum.predict import EFFORT_VARIABLE
 from feinsum.records import InMemoryStore
 from feinsum.transforms import REGISTRY
-from feinsum.transforms.library import GENERIC_ON_CPUS
+from feinsum.transforms.library import GENERIC
 
 RNG = np.random.default_rng(5)
 A, B = RNG.random((120, 150)), RNG.random((150, 130))
@@ -47,9 +47,7 @@ def built(n_rivals=N_RIVALS):
 
 def slow(monkeypatch, apply=lambda t_unit, *_: t_unit):
     """A family that claims to be the fastest of all, and transforms nothing."""
-    family = replace(
-        GENERIC_ON_CPUS, name="slow", version=1, cost=lambda *_: 1e-9, apply=apply
-    )
+    family = replace(GENERIC, name="slow", version=1, cost=lambda *_: 1e-9, apply=apply)
     monkeypatch.setitem(REGISTRY, ("slow", 1), family)
     monkeypatch.setattr("feinsum.calling.predicted.DOUBT", 1e9)
 

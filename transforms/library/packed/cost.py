@@ -51,7 +51,7 @@ def predict_packed_s(
     # cores take whole areas, so a few areas leave cores idle; see ``_Work.idle``
     return estimate_region_s(
         machine,
-        cycles + cpu.CALL_CYCLES * n_areas * work.n_deep,
+        cycles,
         read + n_rows * work.again_bytes + moved * written,
         n_groups=n_areas,
         idle=work.idle,
@@ -178,27 +178,15 @@ class _Work:
             step *= cpu.MANY_VECTORS_FACTOR
         # Registers hold the sums, the vectors of the column, and an entry of a row.
         # What exceeds them is stored and loaded in every step.
-        n_registers = 32 if self.machine.vector_bytes >= 64 else 16
-        spilled = max(0, n_rows * n_vectors + n_vectors + 1 - n_registers)
+        n_held = n_rows * n_vectors + n_vectors + 1
+        spilled = max(0, n_held - self.machine.n_registers)
         # rows come from the second-level cache; multiply-adds hide that only in part
         step += n_rows * self.itemsize / cpu.ROW_BYTES
-        if self._packed_bytes > self.machine.cache_bytes["L2"] * cpu.L2_SHARE:
-            step *= cpu.OVERFLOW_FACTOR
         per_tile = self.summed * (step + 2 * spilled)
         per_tile += self.n_deep * (cpu.TILE_CYCLES + 3 * n_rows * n_vectors)
         # the packs are multiplied for each value of the postponed indices
         postponed = self._count_points(self.plan.roles.postponed)
         return self.batch * postponed * per_tile * wide * high / (unit * n_rows)
-
-    @property
-    def _packed_bytes(self) -> int:
-        """Bytes of both packs of an area."""
-        plan = self.plan
-        width, height, depth = (
-            prod(min(cut.size, self._count_points((cut.index,))) for cut in cuts)
-            for cuts in (plan.columns, plan.rows, plan.summed)
-        )
-        return self.itemsize * depth * (width + height)
 
     @property
     def pack_cycles(self) -> float:

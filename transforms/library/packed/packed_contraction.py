@@ -46,6 +46,7 @@ from itertools import product
 import loopy as lp
 
 from feinsum.ir import BatchedEinsum, Extent, Workload
+from feinsum.machine import TYPICAL
 from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.library.packed.cost import predict_packed_s
@@ -347,7 +348,7 @@ def _order_rows(extent: Extent, vectors: int) -> tuple[int, ...]:
     """
     # sums, vectors of a column and an entry of a row: (rows + 1) * vectors + 1
     # registers
-    few = [rows for rows in cpu.ROWS if (rows + 1) * vectors < cpu.N_REGISTERS]
+    few = [rows for rows in cpu.ROWS if (rows + 1) * vectors < TYPICAL.n_registers]
     length = get_typical_extent(extent)
 
     def is_wasteful(rows: int) -> bool:
