@@ -45,11 +45,11 @@ install_feinsum() {
         touch "$installed"
 }
 
-# Runs a script or a module for the seconds that are left of its part.
+# Runs a script or a module for the seconds that are left of its part, and then ends it.
 run() {
-    local seconds=$((END - SECONDS - END_S))
-    [[ $seconds -gt 0 ]] || { say "no time is left for $*"; return 1; }
-    "$PYTHON" "$@" --budget "$seconds"
+    local left=$((END - SECONDS))
+    [[ $left -gt $END_S ]] || { say "no time is left for $*"; return 1; }
+    timeout "$left" "$PYTHON" "$@" --budget "$((left - END_S))"
 }
 
 run_contest() {

@@ -37,8 +37,8 @@ TURN_S = 4e-3
 """For which a contender is called in its turn, and once at least."""
 N_TIMED = 5
 """Runs of each of our kernels, to choose the fastest."""
-MOST_STARTS = 2
-"""Of an entry: if its process crashed, or was ended, so often, it is given up."""
+MOST_STARTS = 3
+"""Of an entry: if its process crashed, or was killed, so often, it is given up."""
 
 
 def main() -> int:
@@ -68,6 +68,10 @@ def supervise(bundle: Any, k: int, options: argparse.Namespace) -> None:
         try:
             subprocess.run(list(map(str, command)), timeout=left + 10, check=False)
         except subprocess.TimeoutExpired:
+            lines = lines_of(bundle, options)
+            if lines and "seconds" not in lines[-1]:
+                cut = {"name": lines[-1]["name"], "is_cut": True}
+                report.append(options.out, cut)
             return
         if len(lines_of(bundle, options)) == n_lines:
             return  # it ends before it starts an entry, and so will the next
@@ -77,7 +81,10 @@ def missing(bundle: Any, options: argparse.Namespace) -> list[int]:
     """The entries without a result, of one process or of all."""
     lines = lines_of(bundle, options)
     done = {line["name"] for line in lines if "seconds" in line}
-    starts = Counter(line["name"] for line in lines if "seconds" not in line)
+    starts: Counter[str] = Counter()
+    for line in lines:
+        if "seconds" not in line:
+            starts[line["name"]] += -1 if "is_cut" in line else 1
     done |= {name for name, n in starts.items() if n >= MOST_STARTS}
     own = entries_of(bundle, options)
     return [k for k in own if bundle["workloads"][k]["name"] not in done]

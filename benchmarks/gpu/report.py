@@ -10,8 +10,8 @@ the GPU: an interrupted run leaves it complete. Documentation is made of this ta
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
-import os
 import re
 import sys
 import time
@@ -88,15 +88,19 @@ def read_all(folder: Path) -> Iterable[Any]:
 def append(path: str | Path, line: Mapping[str, Any]) -> None:
     """Add a line to a file of results, and write the table of its folder."""
     with Path(path).open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # the last one writes the table of all lines
         file.write(json.dumps(line) + "\n")
-    folder = Path(path).parent
+        file.flush()
+        _write_table(Path(path).parent)
+
+
+def _write_table(folder: Path) -> None:
     lines = [*read_all(folder)]
     gpu = next((line["device"] for line in lines if "device" in line), None)
     if gpu is None or not measurements(lines):
         return
     name = "-".join(re.findall(r"[a-z0-9]+", gpu["name"].lower()))
-    # several processes write it, and readers see one of them whole
-    unfinished = folder / f".table.{os.getpid()}"
+    unfinished = folder / ".table"  # readers see a whole one, even after a cut
     unfinished.write_text(table(lines, gpu))
     unfinished.replace(folder / f"gpu-{name}.txt")
 
@@ -169,9 +173,16 @@ def measurements(lines: Iterable[Mapping[str, Any]]) -> list[Measured]:
 
 
 def failures(lines: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Why entries have no time of ours."""
+    """Why entries have no time of ours, or of a rival."""
+    refused = Counter(
+        pair for line in lines for pair in line.get("refused", {}).items()
+    )
     done = {line["name"] for line in lines if {"seconds", "failed"} & {*line}}
-    starts = Counter(line["name"] for line in lines if line["name"] not in done)
+    starts = Counter(
+        line["name"]
+        for line in lines
+        if line["name"] not in done and "is_cut" not in line
+    )
     return [
         *(
             f"{line['name']}: {'; '.join(line['failed'])}"
@@ -179,6 +190,7 @@ def failures(lines: Sequence[Mapping[str, Any]]) -> list[str]:
             if "failed" in line and OURS not in line.get("seconds", {})
         ),
         *(f"{name}: started {n} x, no result" for name, n in starts.items()),
+        *(f"{n} x refused by {rival}: {why}" for (rival, why), n in refused.items()),
     ]
 
 

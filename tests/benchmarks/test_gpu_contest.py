@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -105,6 +106,19 @@ def test_a_lost_gpu_costs_one_entry(troubled):
     for line in found:
         (failed,) = line["failed"]
         assert "CUDA_ERROR_ILLEGAL_ADDRESS" in failed
+
+
+def test_a_start_that_was_cut_is_no_crash(tmp_path):
+    """An entry whose process crashed often is given up, others are started again."""
+    out = tmp_path / "contest.jsonl"
+    bundle = {"workloads": [{"name": "slow"}, {"name": "broken"}]}
+    options = SimpleNamespace(worker=None, jobs=1, out=out)
+    for _ in range(contest.MOST_STARTS):
+        assert contest.missing(bundle, options) == [0, 1]
+        for line in ({"name": "slow"}, {"name": "slow", "is_cut": True}):
+            report.append(out, line)
+        report.append(out, {"name": "broken"})
+    assert contest.missing(bundle, options) == [0]
 
 
 def test_a_contest_begins_with_the_recipes_on_record():

@@ -56,7 +56,8 @@ def test_the_table_is_written_with_each_line(tmp_path):
 
 def test_the_summary_has_failures_and_means(tmp_path, monkeypatch, capsys):
     """Of lines that are complete; reasons only where ours has no time."""
-    ok = {**line("ok", feinsum=[1.0], jax=[1.0]), "failed": ["a recipe"]}
+    ok = {**line("ok", feinsum=[1.0], jax=[1.0]), "failed": ["a recipe"],
+          "refused": {"cutensor": "ImportError()"}}  # fmt: skip
     lines = [*map(json.dumps, [*LINES, ok]), '{"name": "torn']
     (tmp_path / "contest.jsonl").write_text("\n".join(lines))
     monkeypatch.setattr("sys.argv", ["report", str(tmp_path)])
@@ -66,6 +67,7 @@ def test_the_summary_has_failures_and_means(tmp_path, monkeypatch, capsys):
     assert "abcd-aebf-dfce: started 2 x, no result" in text
     assert "abc-bda-dc: started" not in text
     assert "a recipe" not in text
+    assert "1 x refused by cutensor: ImportError()" in text
     assert "tccg, 3 entries: 1.00 x as fast as the best rival, 1 below 0.9" in text
     assert "the worst 0.50 (abcd-ea-ebcd)" in text
     assert "everyday, one call, 1 entries: 3.00" in text

@@ -33,7 +33,7 @@ from feinsum.tuning.problem import TuningProblem
 Item = TypeVar("Item")
 
 FORMAT = 2
-MOST_BYTES = 12_000_000
+MOST_BYTES = 20_000_000
 """Largest bundle, all its files together."""
 
 
