@@ -116,7 +116,7 @@ bench-revisions: $(INSTALLED) ## whole programs with an older version and this o
 	@$(RUN) -m benchmarks.revisions $(ARGS)
 
 gpu-pack: $(INSTALLED) ## wheels, kernels and cases for benchmarks/gpu.sh; PACK=... PYTHON=... ARGS=...
-	@$(RUN) -m benchmarks.gpu.pack build $(PACK) --python $(PYTHON) $(ARGS)
+	@OPENBLAS_NUM_THREADS=1 $(RUN) -m benchmarks.gpu.pack build $(PACK) --python $(PYTHON) $(ARGS)
 
 gpu-table: $(INSTALLED) ## the table of a GPU into the documentation; ARGS=RESULTS/gpu-NAME.txt
 	@$(RUN) docs/figures/tables.py $(ARGS)

@@ -34,7 +34,7 @@ from feinsum.transforms import (
 )
 from feinsum.tuning.problem import TuningProblem
 
-N_CHECKED = 1024
+N_CHECKED = 512
 """Entries of a result that are compared one by one."""
 MOST_GATHERED = 1 << 22
 """Entries of an operand that are copied at a time for them."""
