@@ -1,7 +1,7 @@
 """Makes a contest: kernels with functional operands, and what rivals evaluate.
 
 A contest is a bundle whose operands are the functions of the suites. The candidates are
-the fastest recipes of packaged facts and of trials that ran on a GPU, and predicted
+the fastest recipes of packaged facts and of trials that ran on a GPU, or predicted
 ones. ``contest.py`` times them and the rivals.
 """
 
@@ -43,9 +43,9 @@ from feinsum.raising import identify_as_einsum
 from feinsum.records import TransformSpec
 from feinsum.tuning.problem import TuningProblem
 
-N_BEST, N_PREDICTED, N_UNMEASURED = 1, 1, 3
-"""Recipes of a workload: the fastest that was measured (or else the next one, if that
-cannot be compiled), predicted ones beside it, and predicted ones if there is none.
+N_BEST, N_ATTEMPTS, N_UNMEASURED = 2, 3, 3
+"""Recipes of a workload: the fastest that were measured, among the first of which some
+may not be compiled; or predicted ones if there is none.
 """
 N_REPRESENTATIVE, N_CLASSES = 12, 4
 """Entries that represent a suite, and classes by operations per byte."""
@@ -169,17 +169,13 @@ def _kernels(
     case: Case,
     known: Mapping[str, Mapping[TransformSpec, float]],
 ) -> Iterator[dict[str, Any]]:
-    """The fastest recipes that can be compiled, and predicted ones."""
+    """The fastest recipes that were measured, or else predicted ones."""
     tried = known.get(str(problem.form.key), {})
     best = sorted((s for s in tried if tried[s] < np.inf), key=tried.__getitem__)
+    measured = [*islice(builder.buildable(best[:N_ATTEMPTS], case), N_BEST)]
     predicted = candidates(problem, {}, builder.architecture)
-    first = [*islice(builder.buildable(best[: N_BEST + 1], case), N_BEST)]
-    taken = {candidate["spec"] for candidate in first}
-    others = (spec for spec in predicted if str(spec) not in taken)
-    n_others = N_PREDICTED if first else N_UNMEASURED
-    yield from first
-    # each takes seconds, and recipes that resemble one that spills do so, too
-    yield from builder.buildable(islice(others, n_others), case)
+    others = (spec for spec in predicted if spec not in best[:N_ATTEMPTS])
+    yield from measured or islice(builder.buildable(others, case), N_UNMEASURED)
 
 
 @dataclass(frozen=True)
