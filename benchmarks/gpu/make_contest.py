@@ -173,9 +173,12 @@ def _kernels(
     tried = known.get(str(problem.form.key), {})
     best = sorted((s for s in tried if tried[s] < np.inf), key=tried.__getitem__)
     measured = [*islice(builder.buildable(best[:N_ATTEMPTS], case), N_BEST)]
+    # of a family that failed all are likely to, and each takes seconds
+    failed = {spec.name for spec in best[:N_ATTEMPTS]}
     predicted = candidates(problem, {}, builder.architecture)
-    others = (spec for spec in predicted if spec not in best[:N_ATTEMPTS])
-    yield from measured or islice(builder.buildable(others, case), N_UNMEASURED)
+    others = (spec for spec in predicted if spec.name not in failed)
+    n_others = 1 if best else N_UNMEASURED
+    yield from measured or islice(builder.buildable(others, case), n_others)
 
 
 @dataclass(frozen=True)
