@@ -20,17 +20,14 @@ USERS := $(VENV)/.installed-users
 # Options of the experiments, as in: make bench-tccg ARGS="--only abc- --tune 20"
 ARGS ?=
 
-# The wheels for a GPU machine: where they are collected, of what, and by what Python,
-# whose version is that of the machine. Otherwise nauty is compiled for this processor.
-WHEELS ?= .cache/gpu-wheels
-WHEELS_OF ?= .[cli]
-PORTABLE := $(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v2)
+# What travels to a GPU machine; PYTHON has the version of the Python there.
+PACK ?= .cache/gpu-pack
 
 .PHONY: help install install-intel install-torch install-nginx demo bench-canonical bench-retrieve \
 	bench-database bench-fresh bench-tccg bench-dgfem bench-everyday bench-agreement \
 	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-plans bench-plans-seconds bench-programs bench-programs-moved bench-service bench-soak bench-sparse \
 	bench-revisions bench-anonymous bench-verification bench-storage bench-cache-hits bench-contraction bench-totals bench-users \
-	paper-deinsum paper-distal paper-eindecomp paper-spttn gpu-wheels facts sign-facts test test-long test-browser test-peers mutants golden-keys golden-schema check format \
+	paper-deinsum paper-distal paper-eindecomp paper-spttn gpu-pack gpu-table facts sign-facts test test-long test-browser test-peers mutants golden-keys golden-schema check format \
 	docs docs-links figures notebooks screenshots wheel oldest newest clean
 
 help:            ## list the targets
@@ -118,10 +115,11 @@ bench-cache-hits: $(INSTALLED) ## simulate who answers a million builds a day; A
 bench-revisions: $(INSTALLED) ## whole programs with an older version and this one; ARGS=OLD ...
 	@$(RUN) -m benchmarks.revisions $(ARGS)
 
-gpu-wheels:      ## wheels for benchmarks/gpu.sh on a machine without network; WHEELS=... PYTHON=...
-	@CFLAGS="$(PORTABLE)" $(PYTHON) -m pip wheel --quiet --no-cache-dir \
-		--wheel-dir $(WHEELS) --constraint constraints.txt $(WHEELS_OF)
-	@du -sh $(WHEELS)
+gpu-pack: $(INSTALLED) ## wheels, kernels and cases for benchmarks/gpu.sh; PACK=... PYTHON=... ARGS=...
+	@OPENBLAS_NUM_THREADS=1 $(RUN) -m benchmarks.gpu.pack build $(PACK) --python $(PYTHON) $(ARGS)
+
+gpu-table: $(INSTALLED) ## the table of a GPU into the documentation; ARGS=RESULTS/gpu-NAME.txt
+	@$(RUN) docs/figures/tables.py $(ARGS)
 
 bench-bandwidth: $(INSTALLED) ## einsums bound by memory bandwidth against the triad
 	@$(RUN) benchmarks/bandwidth.py $(ARGS)

@@ -1,12 +1,10 @@
 """Times the kernels of a contest and their rivals on a GPU, in turns.
 
-python3 contest.py [--budget SECONDS] [--out contest.jsonl] [--without RIVAL]
-
-A folder with a contest has this file, ``bundle.json``, ``kernels.zip``, ``runner.py``,
-``rivals.py``, ``functions.py`` and ``report.py``. It needs numpy and CuPy, and JAX and
-torch to compare with. Several processes prepare entries, one at a time has the GPU, and
-a crash costs one entry. Entries with results are skipped, so the same command resumes
-an interrupted run. All arrays are on the GPU before anything is timed.
+``python -m benchmarks.gpu.contest FOLDER --out FILE`` needs numpy and CuPy, and JAX and
+torch to compare with, but nothing of feinsum. Several processes prepare entries, one at
+a time has the GPU, and a crash costs one entry. Entries with results are skipped, so
+the same command resumes an interrupted run. All arrays are on the GPU before anything
+is timed.
 
 In its turn, a contender is called for some milliseconds, and only the last call is
 waited for: the host's work counts if it takes longer than the GPU's. ``device_s`` is
@@ -28,16 +26,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-if __package__:
-    from benchmarks.gpu import report
-    from benchmarks.gpu.bundle import runner
-    from benchmarks.gpu.rivals import COMPILED, RIVALS, Call, seconds_of
-else:  # in the folder of a contest
-    import report
-    import runner
-    from rivals import COMPILED, RIVALS, Call, seconds_of
+from benchmarks.gpu import report
+from benchmarks.gpu.bundle import runner
+from benchmarks.gpu.rivals import COMPILED, RIVALS, Call, list_versions, seconds_of
 
-HERE = Path(__file__).resolve().parent
 PREFIX = "given_"
 """Of the arguments of our kernels, whose other names are those of a canonical form."""
 ROUNDS = 7
@@ -45,13 +37,14 @@ TURN_S = 4e-3
 """For which a contender is called in its turn, and once at least."""
 N_TIMED = 5
 """Runs of each of our kernels, to choose the fastest."""
-MOST_STARTS = 2
-"""Of an entry: if its process crashed, or was ended, so often, it is given up."""
+MOST_STARTS = 3
+"""Of an entry: if its process crashed, or was killed, so often, it is given up."""
 
 
 def main() -> int:
     options = _options()
-    bundle = json.loads((HERE / "bundle.json").read_text())
+    bundle = json.loads((options.folder / "bundle.json").read_text())
+    bundle["workloads"] = bundle["workloads"][: options.first]
     if options.worker is not None:
         work(bundle, options)
         return 0
@@ -65,14 +58,20 @@ def main() -> int:
 def supervise(bundle: Any, k: int, options: argparse.Namespace) -> None:
     """Run a process for every ``jobs``-th entry, and another one after a crash."""
     options = argparse.Namespace(**{**vars(options), "worker": k})
-    command = [sys.executable, __file__, "--worker", k, "--jobs", options.jobs,
-               "--out", options.out, "--end", options.end]  # fmt: skip
+    command = [sys.executable, "-m", "benchmarks.gpu.contest", options.folder,
+               "--worker", k, "--jobs", options.jobs, "--out", options.out,
+               "--end", options.end]  # fmt: skip
+    command += ["--first", options.first] if options.first else []
     command += [x for rival in options.without for x in ("--without", rival)]
     while missing(bundle, options) and time.time() < options.end:
         left, n_lines = options.end - time.time(), len(lines_of(bundle, options))
         try:
             subprocess.run(list(map(str, command)), timeout=left + 10, check=False)
         except subprocess.TimeoutExpired:
+            lines = lines_of(bundle, options)
+            if lines and "seconds" not in lines[-1]:
+                cut = {"name": lines[-1]["name"], "is_cut": True}
+                report.append(options.out, cut)
             return
         if len(lines_of(bundle, options)) == n_lines:
             return  # it ends before it starts an entry, and so will the next
@@ -82,7 +81,10 @@ def missing(bundle: Any, options: argparse.Namespace) -> list[int]:
     """The entries without a result, of one process or of all."""
     lines = lines_of(bundle, options)
     done = {line["name"] for line in lines if "seconds" in line}
-    starts = Counter(line["name"] for line in lines if "seconds" not in line)
+    starts: Counter[str] = Counter()
+    for line in lines:
+        if "seconds" not in line:
+            starts[line["name"]] += -1 if "is_cut" in line else 1
     done |= {name for name, n in starts.items() if n >= MOST_STARTS}
     own = entries_of(bundle, options)
     return [k for k in own if bundle["workloads"][k]["name"] not in done]
@@ -103,7 +105,7 @@ def lines_of(bundle: Any, options: argparse.Namespace) -> list[Any]:
 
 def work(bundle: Any, options: argparse.Namespace) -> None:
     """Measure the entries of this process, until the time is over."""
-    gpu = runner.Gpu(bundle, Path(options.out))
+    gpu = runner.Gpu(bundle, options.folder, Path(options.out))
     _autotune_in_turns(gpu)
     _warm_up(gpu, [name for name in RIVALS if name not in options.without])
     for k in missing(bundle, options):
@@ -163,7 +165,8 @@ def measure(gpu: Any, bundle: Any, k: int, options: argparse.Namespace) -> None:
     workload = bundle["workloads"][k]
     case = runner.Case(gpu, bundle["seed"], workload)
     kept = "name", "suite", "group", "flops", "entry_bytes"
-    found = {**{key: workload[key] for key in kept}, "device": gpu.facts}
+    device = {**gpu.facts, "versions": list_versions()}
+    found = {**{key: workload[key] for key in kept}, "device": device}
     try:
         calls = _ours(gpu, workload, case, found)
     except runner.GpuError:
@@ -279,8 +282,10 @@ def _host(result: Any) -> Any:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("folder", type=Path)
     parser.add_argument("--budget", type=float, default=300.0)
-    parser.add_argument("--out", default=str(HERE / "contest.jsonl"))
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--first", type=int, help="so many entries; by default all")
     parser.add_argument("--without", action="append", default=[], choices=RIVALS)
     parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1))
     parser.add_argument("--worker", type=int)

@@ -32,7 +32,7 @@ import feinsum
 from benchmarks.experiments.entries import Entry, everyday
 from benchmarks.gpu import report
 from benchmarks.gpu.report import OURS
-from benchmarks.gpu.rivals import COMPILED, RIVALS, Call, seconds_of
+from benchmarks.gpu.rivals import COMPILED, RIVALS, Call, list_versions, seconds_of
 from feinsum.calling.gpu import contenders
 from feinsum.calling.kernel_cache import Calls
 from feinsum.errors import DeviceLostError
@@ -245,6 +245,7 @@ def prepared(
         "dtype": entry.dtype,
         "flops": entry.flops,
         "entry_bytes": entry.footprint_bytes,
+        "device": describe_gpu(),
     }
 
     def ours() -> Any:
@@ -267,6 +268,17 @@ def prepared(
         results = {name: call() for name, (call, _) in calls.items() if name != OURS}
         found["errors"] = errors_of({OURS: [result], **results}, cupy)
     return calls, found
+
+
+def describe_gpu() -> dict[str, Any]:
+    """The GPU and the libraries, as a contest describes them."""
+    runtime = load_cupy().cuda.runtime
+    version = runtime.driverGetVersion()
+    return {
+        "name": runtime.getDeviceProperties(0)["name"].decode(),
+        "driver": f"{version // 1000}.{version % 1000 // 10}",
+        "versions": list_versions(),
+    }
 
 
 def errors_of(results: Mapping[str, Any], xp: Any) -> dict[str, float]:

@@ -1,39 +1,33 @@
 """Makes a contest: kernels with functional operands, and what rivals evaluate.
 
-``python -m benchmarks.gpu.make_contest FOLDER --after BUNDLE`` writes a bundle like
-those of ``benchmarks.gpu.bundle``, whose operands are the functions of the suites. The
-candidates are the fastest recipes of packaged facts and of bundles that ran on a GPU,
-and predicted ones. ``contest.py`` in the folder times them and the rivals.
+A contest is a bundle whose operands are the functions of the suites. The candidates are
+the fastest recipes of packaged facts and of trials that ran on a GPU, or predicted
+ones. ``contest.py`` times them and the rivals.
 """
 
 from __future__ import annotations
 
-import argparse
-import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from itertools import islice
+from functools import cached_property, partial
+from itertools import islice, pairwise
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import loopy as lp
 import numpy as np
 from loopy.symbolic import SubstitutionMapper, parse
 from pymbolic import var
 from pymbolic.mapper.substitutor import make_subst_func
-from rich.console import Console
-from rich.progress import Progress
 
-from benchmarks.experiments import functions
-from benchmarks.experiments.entries import Entry, both_suites
+from benchmarks.experiments.entries import Entry
 from benchmarks.experiments.functions import Function
-from benchmarks.gpu import contest, report, rivals
+from benchmarks.gpu import contest
 from benchmarks.gpu.bundle import runner
 from benchmarks.gpu.bundle.candidates import candidates
-from benchmarks.gpu.bundle.folder import results_of, write_bundle
+from benchmarks.gpu.bundle.folder import Exported, write_bundle
 from benchmarks.gpu.bundle.workload import (
     SEED,
     BuiltWorkload,
@@ -42,7 +36,6 @@ from benchmarks.gpu.bundle.workload import (
 )
 from feinsum.canonical import CanonicalForm, canonicalize
 from feinsum.db.shipped import get_shipped_facts
-from feinsum.errors import FeinsumError
 from feinsum.ir import generalize
 from feinsum.measure.cases import Case, make_bare_case
 from feinsum.measure.reference import NEVER_LONG
@@ -50,39 +43,78 @@ from feinsum.raising import identify_as_einsum
 from feinsum.records import TransformSpec
 from feinsum.tuning.problem import TuningProblem
 
-N_BEST, N_PREDICTED, N_UNMEASURED = 2, 1, 4
-"""Recipes of a workload: the fastest that were measured, predicted ones besides these,
-and predicted ones if none was measured.
+N_BEST, N_ATTEMPTS, N_UNMEASURED = 2, 3, 3
+"""Recipes of a workload: the fastest that were measured, among the first of which some
+may not be compiled; or predicted ones if there is none.
 """
-MODULES = contest, report, rivals, functions
-"""Copied to the folder of a contest, beside the runner."""
+N_REPRESENTATIVE, N_CLASSES = 12, 4
+"""Entries that represent a suite, and classes by operations per byte."""
+
+Item = TypeVar("Item")
 
 
-def main() -> None:
-    options = _options()
-    known = recorded(options.architecture)
-    for folder in options.after:
-        for key, seconds in results_of(folder).items():
-            known.setdefault(key, {}).update(seconds)
-    entries = mixed(both_suites(options.only, max_gflop=options.max_gflop))
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("compile", total=len(entries))
-        exported = write_bundle(
-            options.folder,
-            options.architecture,
-            partial(workload_of, known, options.architecture),
-            entries,
-            on_workload=lambda n: progress.update(task, completed=n),
+def write_contest(
+    folder: Path,
+    architecture: str,
+    entries: Sequence[Entry],
+    after: Mapping[str, Mapping[TransformSpec, float]],
+    on_workload: Callable[[int], None] | None = None,
+) -> Exported:
+    """Write a contest, those entries first that represent their suites.
+
+    Args:
+        after: the seconds of further recipes that ran, by key.
+
+    Raises:
+        MeasurementError: if the folder is not empty, or the contest gets too large.
+    """
+    known = recorded(architecture)
+    for key, seconds in after.items():
+        known.setdefault(key, {}).update(seconds)
+    make = partial(workload_of, known, architecture)
+    ordered = order_entries(entries)
+    return write_bundle(folder, architecture, make, ordered, on_workload=on_workload)
+
+
+def choose_representative(entries: Sequence[Entry], n: int) -> list[Entry]:
+    """Choose entries of a suite that are spread as all of them are.
+
+    Sorted by operations per byte, the entries are cut into ``N_CLASSES`` classes of
+    equal size; each gives as many entries, which are spread over its sizes in memory.
+    """
+    by_intensity = sorted(entries, key=lambda e: (e.flops / e.footprint_bytes, e.name))
+    classes = _cut(by_intensity, N_CLASSES)
+    return [
+        part[len(part) // 2]
+        for one, n_chosen in zip(
+            classes, map(len, _cut(range(n), N_CLASSES)), strict=True
         )
-    copy_modules(options.folder)
-    print(f"{exported.n_candidates} kernels of {exported.n_workloads} entries, "
-          f"{exported.n_bytes / 1e6:.1f} MB, in {options.folder}; "
-          f"left out: {dict(exported.left_out)}")  # fmt: skip
+        for part in _cut(
+            sorted(one, key=lambda e: (e.footprint_bytes, e.name)), n_chosen
+        )
+        if part
+    ]
 
 
-def copy_modules(folder: Path) -> None:
-    for module in MODULES:
-        shutil.copy(str(module.__file__), folder)
+def _cut(values: Sequence[Item], n: int) -> list[Sequence[Item]]:
+    """Cut a sequence into parts whose lengths differ by one at most."""
+    ends = [len(values) * k // n for k in range(n + 1)]
+    return [values[a:b] for a, b in pairwise(ends)]
+
+
+def order_entries(entries: Sequence[Entry]) -> list[Entry]:
+    """The representatives of all suites in turns, then the others in turns."""
+    suites = dict.fromkeys(entry.suite for entry in entries)
+    chosen = {
+        (e.suite, e.name)
+        for suite in suites
+        for e in choose_representative(
+            [e for e in entries if e.suite == suite], N_REPRESENTATIVE
+        )
+    }
+    first = [e for e in entries if (e.suite, e.name) in chosen]
+    others = [e for e in entries if (e.suite, e.name) not in chosen]
+    return [*mixed(first), *mixed(others)]
 
 
 def recorded(architecture: str) -> dict[str, dict[TransformSpec, float]]:
@@ -114,7 +146,7 @@ def workload_of(
     problem, case = canonical.problem, canonical.case()
     builder = WorkloadBuilder(architecture)
     document = {
-        **document_of(problem, case),
+        **document_of(problem, case, canonical.operands()),
         "name": entry.name,
         "suite": entry.suite,
         "group": entry.group,
@@ -137,16 +169,16 @@ def _kernels(
     case: Case,
     known: Mapping[str, Mapping[TransformSpec, float]],
 ) -> Iterator[dict[str, Any]]:
-    """The fastest recipes, and predicted ones, as far as they can be compiled."""
+    """The fastest recipes that were measured, or else predicted ones."""
     tried = known.get(str(problem.form.key), {})
     best = sorted((s for s in tried if tried[s] < np.inf), key=tried.__getitem__)
-    n_predicted = N_PREDICTED if best else N_UNMEASURED
-    predicted = islice(candidates(problem, {}, builder.architecture), n_predicted)
-    for spec in dict.fromkeys((*best[:N_BEST], *predicted)):
-        try:
-            yield builder.candidate(spec, case)
-        except FeinsumError as error:
-            builder.left_out[error.code] += 1
+    measured = [*islice(builder.buildable(best[:N_ATTEMPTS], case), N_BEST)]
+    # of a family that failed all are likely to, and each takes seconds
+    failed = {spec.name for spec in best[:N_ATTEMPTS]}
+    predicted = candidates(problem, {}, builder.architecture)
+    others = (spec for spec in predicted if spec.name not in failed)
+    n_others = 1 if best else N_UNMEASURED
+    yield from measured or islice(builder.buildable(others, case), n_others)
 
 
 @dataclass(frozen=True)
@@ -192,22 +224,19 @@ class CanonicalEntry:
             kernel.copy(substitutions=rules, args=[*others, *own])
         )
         unit, nest = identify_as_einsum(unit, case.einsum, long_extent=NEVER_LONG)
-        values = self.values()
-        results = self.entry.reference(values)
-        given = {f"{contest.PREFIX}{name}": value for name, value in values.items()}
+        given = {f"{contest.PREFIX}{n}": value for n, value in self.values.items()}
         return replace(
             case,
             t_unit=unit,
             nest=nest,
             arguments={**given, **self.problem.sizes},
-            expected={
-                name: results[row]
-                for name, row in zip(
-                    nest.outputs, self.form.relabeling.rows, strict=True
-                )
-            },
         )
 
+    def operands(self) -> dict[str, Any]:
+        """The arrays of the operands of the form, by their names."""
+        return {name: f.fresh(np, self.values) for name, f in self.functions.items()}
+
+    @cached_property
     def values(self) -> dict[str, Any]:
         """Arrays, drawn in the same order as the runner draws them, and scalars."""
         rng = np.random.default_rng(SEED)
@@ -247,17 +276,3 @@ def _arguments(function: Function, operand: Any) -> list[Any]:
         lp.ValueArg(f"{contest.PREFIX}{name}", np.float64) for name in function.scalars
     ]
     return [*arrays, *scalars]
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--after", type=Path, nargs="*", default=[])
-    parser.add_argument("--only", default="", help="a regular expression of names")
-    parser.add_argument("--max-gflop", type=float, default=1e6)
-    parser.add_argument("--architecture", default="sm_90")
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    main()

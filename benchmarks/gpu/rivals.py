@@ -1,20 +1,20 @@
-"""What contests and calls on a GPU are compared with: JAX, torch and CuPy.
+"""What contests and calls on a GPU are compared with: JAX, torch, CuPy and cuTENSOR.
 
 Every rival evaluates the whole entry: its operands, which may be functions, and then
-the einsum of each row. A copy of this file is in the folder of a contest.
+the einsum of each row. All multiply in the precision of the arrays: without TF32.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import perf_counter
 from typing import Any
 
-if __package__:
-    from benchmarks.experiments import functions
-else:  # in the folder of a contest
-    import functions
+from benchmarks.experiments import functions
 
 COMPILED = "torch.compile"
 
@@ -86,20 +86,37 @@ def _jax(workload: Any, values: Mapping[str, Any]) -> Call:
     return (lambda: whole(given)), jax.block_until_ready
 
 
-def _torch(workload: Any, values: Mapping[str, Any]) -> Call:
-    """Eager, with opt_einsum for the path."""
+def _load_torch() -> Any:
+    """Import torch, which then multiplies without TF32."""
     import torch
 
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return torch
+
+
+def _torch(workload: Any, values: Mapping[str, Any]) -> Call:
+    """Eager, with opt_einsum for the path, and the faster of cuBLAS and cuBLASLt."""
+    torch = _load_torch()
     given = _given(values, torch.from_dlpack)
     evaluate = evaluation(workload, torch, torch.einsum)
-    call = torch.inference_mode()(lambda: evaluate(given))
-    return call, lambda _: torch.cuda.synchronize()
+
+    def run(library: str) -> Any:
+        torch.backends.cuda.preferred_blas_library(library)
+        return evaluate(given)
+
+    without_gradients = torch.inference_mode()(run)
+    calls = [
+        (partial(without_gradients, library), lambda _: torch.cuda.synchronize())
+        for library in ("cublas", "cublaslt")
+    ]
+    for call in calls:
+        seconds_of(call, 1)
+    return min(calls, key=lambda call: seconds_of(call, 2))
 
 
 def _torch_compile(workload: Any, values: Mapping[str, Any]) -> Call:
     """The whole evaluation as one function."""
-    import torch
-
+    torch = _load_torch()
     given = _given(values, torch.from_dlpack)
     evaluate = evaluation(workload, torch, torch.einsum)
     # code of its own: one code is compiled for a few shapes, and then refused
@@ -109,16 +126,42 @@ def _torch_compile(workload: Any, values: Mapping[str, Any]) -> Call:
     return call, lambda _: torch.cuda.synchronize()
 
 
-def _cupy(workload: Any, values: Mapping[str, Any]) -> Call:
-    """``cupy.einsum``, pairwise."""
+def _cupy(accelerators: list[str], workload: Any, values: Mapping[str, Any]) -> Call:
+    """``cupy.einsum``, pairwise, by cuBLAS or by the accelerators that are named."""
     import cupy
+
+    # missing libraries are ignored there, and cuBLAS takes their place
+    for name in accelerators:
+        importlib.import_module(f"cupyx.{name}")
+    core = importlib.import_module("cupy._core")
 
     def einsum(subscripts: str, *operands: Any) -> Any:
         return cupy.einsum(subscripts, *operands, optimize=True)
 
     evaluate = evaluation(workload, cupy, einsum)
     stream = cupy.cuda.get_current_stream()
-    return (lambda: evaluate(values)), lambda _: stream.synchronize()
+
+    def run() -> Any:
+        usual = core.get_routine_accelerators()
+        core.set_routine_accelerators(accelerators)
+        try:
+            return evaluate(values)
+        finally:
+            core.set_routine_accelerators(usual)
+
+    return run, lambda _: stream.synchronize()
 
 
-RIVALS = {"jax": _jax, "torch": _torch, COMPILED: _torch_compile, "cupy": _cupy}
+RIVALS = {
+    "jax": _jax,
+    "torch": _torch,
+    COMPILED: _torch_compile,
+    "cupy": partial(_cupy, []),
+    "cutensor": partial(_cupy, ["cutensor"]),
+}
+
+
+def list_versions() -> dict[str, str]:
+    """The versions of the libraries that were loaded."""
+    names = ("cupy", "jax", "torch")
+    return {n: str(sys.modules[n].__version__) for n in names if n in sys.modules}

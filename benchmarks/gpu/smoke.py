@@ -294,6 +294,24 @@ def _memory_in_use() -> str:
     return ""
 
 
+@step("cutensor: a contraction of arrays with other strides")
+def _cutensor() -> str:
+    from feinsum.targets.cuda.cutensor import load_cutensor
+
+    loaded = load_cutensor()
+    if loaded is None:
+        return "not installed"
+    cupy = importlib.import_module("cupy")
+    a, b = arrays_for([(30, 40, 50), (50, 20, 30)])
+    result = cupy.empty((20, 40))
+    operands = [cupy.asarray(a), cupy.asarray(b.swapaxes(0, 1).copy()).swapaxes(0, 1)]
+    modes = [(0, 1, 2), (2, 3, 0), (3, 1)]
+    stream = cupy.cuda.get_current_stream()
+    opened().session.contract(modes, [*operands, result], stream)
+    check(result.get(), np.einsum("ijk,kli->lj", a, b))
+    return loaded[1]
+
+
 @step("out of memory")
 def _memory() -> str:
     cupy = importlib.import_module("cupy")

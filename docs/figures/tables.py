@@ -1,25 +1,30 @@
-"""The tables of docs/explanation/performance.md, from the files in benchmarks/results.
+"""The tables of the documentation, from the files in benchmarks/results.
 
 ``make figures`` replaces what stands between ``<!-- table: NAME -->`` and
-``<!-- end -->`` on the page. A result file is what a benchmark printed, below lines
+``<!-- end -->`` on the pages. A result file is what a benchmark printed, below lines
 with the command, the processor and the date::
 
     # command: make bench-firedrake
     # processor: two cores of an AMD EPYC (Zen 5)
     # date: 2026-11-26
     | form | cell | order | ... | ratio | how |
+
+The table ``gpu`` is of all files ``gpu-NAME.txt``, which ``benchmarks/gpu.sh`` writes.
+Files that are given as arguments are copied to benchmarks/results first.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import geometric_mean
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/explanation/performance.md"
+PAGES = ROOT / "docs/explanation/performance.md", ROOT / "docs/how-to/gpu.md"
 RESULTS = ROOT / "benchmarks/results"
 
 Row = list[str]
@@ -69,6 +74,44 @@ def summarize_programs(text: str) -> list[Row]:
     ]
 
 
+def summarize_gpu(text: str) -> list[Row]:
+    """Times of each rival over ours, by suite, and our own rates."""
+    (_, _, _, *rivals, _, _), *rows = read_table(text)
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row[0]].append(row[2:])
+    table = [
+        ["suite", "entries", "best rival", "least", "most", *rivals, "TB/s", "TFLOP/s"]
+    ]
+    for suite, group in groups.items():
+        ran = [row for row in group if row[0] != "-" and {*row[1:-2]} != {"-"}]
+        if not ran:
+            continue
+        ratios = [
+            [None if s == "-" else float(s) / float(ours) for s in seconds]
+            for ours, *seconds, _, _ in ran
+        ]
+        table.append(
+            [
+                suite,
+                f"{len(ran)} of {len(group)}",
+                *_spread(min(filter(None, one)) for one in ratios),
+                *(_mean(filter(None, column)) for column in zip(*ratios, strict=True)),
+                # megabytes and millions of operations per microsecond
+                *(
+                    _mean(float(row[k]) / float(row[0]) for row in ran)
+                    for k in (-2, -1)
+                ),
+            ]
+        )
+    return table
+
+
+def _mean(values: Iterable[float]) -> str:
+    listed = list(values)
+    return f"{geometric_mean(listed):.2f}" if listed else "-"
+
+
 def read_table(text: str) -> list[Row]:
     """The rows of a Markdown table, without the line below its header."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
@@ -86,14 +129,23 @@ TABLES: dict[str, Callable[[str], list[Row]]] = {
 
 
 def render(name: str) -> str:
+    """The tables of a name: of one result file, or of all GPUs."""
+    if name != "gpu":
+        return render_file(RESULTS / f"{name}.txt", TABLES[name])
+    return "".join(
+        render_file(path, summarize_gpu) for path in sorted(RESULTS.glob("gpu-*.txt"))
+    )
+
+
+def render_file(path: Path, summarize: Callable[[str], list[Row]]) -> str:
     """The commands, the processor with the date, and the table of a result file."""
-    text = (RESULTS / f"{name}.txt").read_text()
+    text = path.read_text()
     header = defaultdict(list)
     for key, value in _HEADER.findall(text):
         header[key].append(value)
     commands = "".join(f"$ {command}\n" for command in header["command"])
     (processor,), (date,) = header["processor"], header["date"]
-    first, *rows = TABLES[name](_HEADER.sub("", text))
+    first, *rows = summarize(_HEADER.sub("", text))
     head, *body = (f"| {' | '.join(row)} |\n" for row in (first, *rows))
     table = "".join([head, "|---" * len(first) + "|\n", *body])
     where = f"{processor[:1].upper()}{processor[1:]}, {date}:"
@@ -132,4 +184,7 @@ def _spread(values: Iterable[float]) -> Row:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(render_page(PAGE.read_text()))
+    for file in sys.argv[1:]:
+        shutil.copy(file, RESULTS)
+    for page in PAGES:
+        page.write_text(render_page(page.read_text()))

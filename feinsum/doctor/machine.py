@@ -1,4 +1,4 @@
-"""Findings on the machine: variables, plug-ins, compiler, OpenBLAS, and the devices."""
+"""Findings on the machine: variables, plug-ins, compiler, libraries, and devices."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from feinsum.measure import device_states, open_device
 from feinsum.measure.disturbance import STATISTICS, count_throttled_periods
 from feinsum.options import DEPRECATED_VARIABLES
 from feinsum.records import MatchLevel, get_match_level
+from feinsum.records.environment import CUDA_PLATFORM
+from feinsum.targets.cuda.cutensor import load_cutensor
 from feinsum.targets.devices import DeviceState
 from feinsum.targets.host.compiler import find_compiler
 from feinsum.targets.processor import describe_host_processor
@@ -227,6 +229,22 @@ def check_openblas(
     yield ok("openblas", f"kernel {kernel}")
 
 
+def check_cutensor(states: Collection[DeviceState]) -> Iterator[Diagnosis]:
+    """Report whether calls on a GPU can choose cuTENSOR; nothing without such a GPU."""
+    if not any(x.device and x.device.platform == CUDA_PLATFORM for x in states):
+        return
+    loaded = load_cutensor()
+    if loaded is None:
+        yield note(
+            "cutensor",
+            "CuPy finds no cuTENSOR: calls on GPUs choose among cuBLAS, recipes and "
+            "CuPy's einsum",
+            "pip install cutensor-cu12, or cutensor-cu13 with CUDA 13",
+        )
+    else:
+        yield ok("cutensor", f"version {loaded[1]}, a candidate of calls on GPUs")
+
+
 def find_openblas_kernel() -> str | None:
     """Name the kernel that numpy's OpenBLAS uses; None without OpenBLAS."""
     import_module("numpy.linalg")
@@ -318,8 +336,10 @@ def check_versions() -> Iterator[Diagnosis]:
 
 def check_devices(selector: str | None) -> Iterator[Diagnosis]:
     """Report every device, whether it works, and the one that is selected."""
-    for state in sorted(device_states(), key=lambda state: state.device is not None):
+    states = sorted(device_states(), key=lambda state: state.device is not None)
+    for state in states:
         yield from _check_device(state)
+    yield from check_cutensor(states)
     try:
         chosen = open_device(selector).device
     except DeviceUnavailableError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import shutil
-import sys
 import time
 from collections import Counter
 from functools import partial
@@ -18,6 +17,7 @@ import pytest
 from benchmarks.experiments import functions
 from benchmarks.gpu import contest, report, rivals
 from benchmarks.gpu.bundle import runner
+from benchmarks.gpu.bundle import workload as making
 from benchmarks.gpu.bundle.candidates import candidates
 from benchmarks.gpu.bundle.facts import import_results
 from benchmarks.gpu.bundle.folder import (
@@ -30,7 +30,7 @@ from benchmarks.gpu.bundle.workload import BuiltWorkload, WorkloadBuilder, docum
 from feinsum import array, einsum
 from feinsum.errors import InvalidRecordError, MeasurementError
 from feinsum.measure.cases import make_case
-from feinsum.records import InMemoryStore, TransformSpec
+from feinsum.records import InMemoryStore
 from feinsum.transforms.gpu import GPU_MATRICES
 from feinsum.tuning import make_problem
 from tests.children import run_python
@@ -47,7 +47,7 @@ FAKE = ROOT / "tests" / "targets" / "cuda" / "fake_cupy"
 def problems():
     mass = einsum("ij,ej->ei", array("M", (5, 5)), array("u", ("N", 5)))
     row = einsum("ij,j->i", array("n", (9, 6), "int32"), array("m", 6, "int32"))
-    return [make_problem(mass, {"N": 70}), make_problem(row)]
+    return {"mass": make_problem(mass, {"N": 70}), "row": make_problem(row)}
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def run(folder, *options, trouble=""):
     but what that needs.
     """
     environment = {"PYTHONPATH": f"{FAKE}:{ROOT}", "FAKE_CUPY": trouble}
-    words = folder / "runner.py", *options
+    words = "-m", "benchmarks.gpu.bundle.runner", folder, *options
     return run_python(*words, is_checked=False, limit_s=120, **environment)
 
 
@@ -105,8 +105,7 @@ def mark_of(folder, workload, candidate):
 def test_a_bundle_has_all_that_it_takes(exported):
     """Two workloads, three candidates each, and the size that is said."""
     folder, said = exported
-    assert sorted(p.name for p in folder.iterdir()) == [
-        "bundle.json", "kernels.zip", "runner.py"]  # fmt: skip
+    assert sorted(p.name for p in folder.iterdir()) == ["bundle.json", "kernels.zip"]
     assert (said.n_workloads, said.n_candidates) == (2, 6)
     assert said.n_bytes == sum(p.stat().st_size for p in folder.iterdir()) < 100_000
     first = read_bundle(folder)["workloads"][0]["candidates"][0]
@@ -117,7 +116,8 @@ def test_a_bundle_has_all_that_it_takes(exported):
 def test_arguments_are_drawn_as_they_were_here(exported):
     """The runner has no Loopy, and the expected results hold all the same."""
     bundle = read_bundle(exported[0])
-    for problem, workload in zip(problems(), bundle["workloads"], strict=True):
+    given = problems().values()
+    for problem, workload in zip(given, bundle["workloads"], strict=True):
         case = make_case(problem.einsum, problem.sizes)
         rng = np.random.default_rng(bundle["seed"])
         for name, dtype, shape, kind in workload["arguments"]:
@@ -126,8 +126,9 @@ def test_arguments_are_drawn_as_they_were_here(exported):
                 assert np.array_equal(drawn, case.arguments[name])
         ((_, _, _, checks),) = workload["outputs"]
         (result,) = case.expected.values()
-        assert runner.entries_error(np, checks, result) == 0
+        assert runner.entries_error(np, checks, result) < 1e-15
         assert len(checks["values"]) == result.size
+        assert runner.weighted_sum(np, result) == pytest.approx(checks["weighted"])
 
 
 def test_a_run_becomes_facts_of_its_gpu(bundle, results):
@@ -136,7 +137,7 @@ def test_a_run_becomes_facts_of_its_gpu(bundle, results):
     states = [line["state"] for line in results if "state" in line]
     assert Counter(states) == {"started": 6, "tried": 6}
     store = InMemoryStore()
-    imported = import_results(bundle, store)
+    imported = import_results(bundle, bundle / "results.jsonl", store)
     assert imported.states == {"tried": 6}
     facts = list(store.records())
     assert set(facts) == set(imported.facts)
@@ -163,7 +164,10 @@ def test_products_of_the_library_travel(tmp_path):
     specs = [GPU_MATRICES.spec({"stacked": n}) for n in (0, 1)]
     made = [builder.candidate(spec, case) for spec in specs]
     assert [len(one["launches"]) for one in made] == [3, 1]
-    document = {**document_of(problem, case), "baseline": 0, "candidates": made}
+    document = {
+        **document_of(problem, case, case.arguments),
+        "name": "products", "baseline": 0, "candidates": made,
+    }  # fmt: skip
     written = BuiltWorkload(document, builder.files, {})
     write_bundle(tmp_path / "b", "sm_80", partial(_given, written), [0], n_processes=1)
     assert run(tmp_path / "b").returncode == 0
@@ -199,7 +203,7 @@ def test_a_faulty_kernel_costs_itself_alone(bundle, results, trouble):
     own = [x for x in written if x["workload"] == 0]
     assert places(x for x in own if x.get("state") == "tried") == {(0, 0), (0, 1)}
     assert places(x for x in own if "final" in x) == {(0, 1)}  # with the baseline
-    imported = import_results(bundle, InMemoryStore())
+    imported = import_results(bundle, bundle / "results.jsonl", InMemoryStore())
     assert imported.states == {"tried": 5, TROUBLES[trouble][0]: 1}
 
 
@@ -226,11 +230,41 @@ class Starts:
         return runner.run_to_end(bundle, 0, 30, end, options)
 
 
-@pytest.mark.parametrize("script", [runner, contest, functions, report, rivals])
-def test_scripts_that_travel_are_python_3_10(script):
-    """Which is what machines with a GPU have."""
-    source = Path(script.__file__).read_text()
-    assert ast.parse(source, feature_version=(3, 10)).body
+def test_scripts_of_the_contest_and_of_trials_need_no_feinsum():
+    """They run before it is installed, and with Python 3.10."""
+    for script in (runner, contest, functions, report, rivals):
+        source = Path(script.__file__).read_text()
+        assert ast.parse(source, feature_version=(3, 10)).body
+    code = (
+        "import sys, benchmarks.gpu.contest, benchmarks.gpu.bundle.runner;"
+        "assert not {'feinsum', 'loopy', 'numpy', 'cupy'} & {*sys.modules}"
+    )
+    run_python("-c", code, PYTHONPATH=str(ROOT))
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "shapes", "dtype"),
+    [
+        ("ij,kj->ik", [(70, 9), (50, 9)], "float64"),
+        ("xre,rij,ej->xei", [(2, 3, 40), (3, 7, 6), (40, 6)], "float64"),
+        ("aab,b->ab", [(5, 5, 6), (6,)], "float64"),
+        ("ij,j->", [(30, 40), (40,)], "float64"),
+        ("ij,j->i", [(40, 30), (30,)], "int32"),
+    ],
+)
+def test_what_is_expected_is_of_the_result(monkeypatch, subscripts, shapes, dtype):
+    """Entries, which are computed in parts, and a weighted sum, without the result."""
+    monkeypatch.setattr(making, "MOST_GATHERED", 100)
+    rng = np.random.default_rng(0)
+    arrays = [rng.uniform(1, 9, shape).astype(dtype) for shape in shapes]
+    named = [array(n, s, dtype) for n, s in zip("abc", shapes, strict=False)]
+    result = np.asarray(np.einsum(subscripts, *arrays)).astype(float)
+    checks = making.checks_of(einsum(subscripts, *named), arrays, result.shape)
+    assert runner.entries_error(np, checks, result) < 1e-14
+    assert runner.weighted_sum(np, result) == pytest.approx(checks["weighted"])
+    if result.size > 1:
+        result.reshape(-1)[-1] += 1.0
+        assert runner.weighted_sum(np, result) != pytest.approx(checks["weighted"])
 
 
 def line(candidate, state):
@@ -272,7 +306,7 @@ def test_without_a_gpu_the_runner_says_so(bundle):
 
 def test_the_next_round_tries_neighbours_of_the_best(bundle, tmp_path):
     """They differ in one parameter; nothing is tried again but the baseline."""
-    (problem, _) = problems()
+    problem = problems()["mass"]
     best = next(s for s in candidates(problem, {}, "sm_80") if s.name == "gpu_elements")
     tried = {best: 1e-6}
     first = next(candidates(problem, tried, "sm_80"))
@@ -283,16 +317,17 @@ def test_the_next_round_tries_neighbours_of_the_best(bundle, tmp_path):
     (bundle / "results.jsonl").write_text(
         json.dumps({"workload": 0, "candidate": 1, "state": "tried", "seconds": 1e-6})
     )
-    (spec,) = results_of(bundle)[document["key"]]
+    tried = results_of(bundle, bundle / "results.jsonl")
+    (spec,) = tried[document["key"]]
     assert str(spec) == document["candidates"][1]["spec"]
     second = tmp_path / "second"
-    export_bundle([problem], second, "sm_80", n_candidates=3, after=bundle)
+    export_bundle({"mass": problem}, second, "sm_80", n_candidates=3, tried=tried)
     specs = [c["spec"] for c in read_bundle(second)["workloads"][0]["candidates"]]
     assert str(spec) not in specs
     assert len(specs) == 3
 
 
-def final_line(folder, **changes):
+def final_line(folder, path=None, **changes):
     bundle = read_bundle(folder)
     line = {
         "workload": 0, "candidate": 1, "final": True, "samples_s": [1e-5] * 5,
@@ -300,7 +335,8 @@ def final_line(folder, **changes):
         "device": {"name": "G", "capability": [9, 0], "multiprocessors": 2,
                    "clock_khz": 10**6, "driver": "12.9", "cupy": "1", "python": "3"},
     }  # fmt: skip
-    (folder / "results.jsonl").write_text(json.dumps({**line, **changes}))
+    path = path or folder / "results.jsonl"
+    path.write_text(json.dumps({**line, **changes}))
 
 
 @pytest.mark.parametrize(
@@ -318,18 +354,18 @@ def test_results_that_do_not_fit_are_refused(bundle, changes, said):
     final_line(bundle, **changes)
     store = InMemoryStore()
     with pytest.raises(InvalidRecordError, match=f"result 1 of .*{said}"):
-        import_results(bundle, store)
+        import_results(bundle, bundle / "results.jsonl", store)
     assert not list(store.records())
 
 
 def test_folders_that_are_none_are_refused(tmp_path, bundle):
     """With what to do."""
-    with pytest.raises(MeasurementError, match="bundle export"):
+    with pytest.raises(MeasurementError, match="make gpu-pack"):
         read_bundle(tmp_path)
     with pytest.raises(MeasurementError, match="is not empty"):
         export_bundle(problems(), bundle, "sm_80")
-    with pytest.raises(InvalidRecordError, match=r"run its runner\.py"):
-        import_results(bundle, InMemoryStore())
+    with pytest.raises(InvalidRecordError, match=r"run gpu\.sh"):
+        import_results(bundle, bundle / "results.jsonl", InMemoryStore())
 
 
 def test_a_bundle_that_is_too_large_is_refused(tmp_path, monkeypatch):
@@ -343,19 +379,6 @@ def test_a_bundle_that_is_too_large_is_refused(tmp_path, monkeypatch):
     with pytest.raises(MeasurementError, match="than 1000 bytes; give fewer trials"):
         write_bundle(tmp_path / "b", "sm_80", given, [0], n_processes=1)
     assert not list((tmp_path / "b").iterdir())
-
-
-def test_the_runner_needs_no_feinsum():
-    """It imports nothing but the standard library, numpy and CuPy."""
-    tree = ast.parse(Path(runner.__file__).read_text())
-    named = {
-        (node.module if isinstance(node, ast.ImportFrom) else alias.name).split(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    }
-    assert named - sys.stdlib_module_names == {"numpy", "cupy"}
-    assert TransformSpec("gpu_points", 1, {}).name == "gpu_points"
 
 
 def test_some_entries_of_a_large_result_are_checked():

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
-from functools import partial
+from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from benchmarks.experiments.entries import both_suites, with_elements
+from benchmarks.experiments.entries import both_suites, dgfem, tccg, with_elements
 from benchmarks.gpu import contest, make_contest, report, rivals
-from benchmarks.gpu.bundle.folder import read_bundle, write_bundle
-from tests.children import run_command, run_python
+from benchmarks.gpu.bundle.folder import read_bundle
+from feinsum.errors import BuildError
+from tests.children import run_python
 from tests.docs.pages import ROOT
 from tests.targets.cuda.stand_in import needs_nvrtc
 from tests.transforms.support import LOOPY_WARNINGS
@@ -23,7 +24,6 @@ pytestmark = [LOOPY_WARNINGS, needs_nvrtc]
 NAMES = "^(face_mass_b3_Ni4_Nj3|divergence_b1_Ni4|abc-bda-dc)$"
 """A mean and a stack for operands, and scalars that are known at run time."""
 FAKE = ROOT / "tests" / "targets" / "cuda" / "fake_cupy"
-SCRIPT = ROOT / "benchmarks" / "gpu.sh"
 
 
 def entries():
@@ -34,47 +34,56 @@ def entries():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("contests") / "contest"
-    make = partial(make_contest.workload_of, {}, "sm_80")
-    assert write_bundle(folder, "sm_80", make, entries()).n_workloads == 3
-    make_contest.copy_modules(folder)
+    made = make_contest.write_contest(folder, "sm_80", entries(), {})
+    assert made.n_workloads == 3
     return folder
 
 
-def test_our_kernels_are_right_with_functions_for_operands(folder):
-    """Each is verified before it is timed; rivals that are not there are named."""
-    environment = {"PYTHONPATH": f"{FAKE}:{ROOT}", "BUDGET": "100", "CALLS": "0",
-                   "OUT": str(folder / "out"), "PYTHON": sys.executable,
+def run(folder, out, *words, trouble=""):
+    """A contest in processes with CuPy's stand-in."""
+    environment = {"PYTHONPATH": f"{FAKE}:{ROOT}", "FAKE_CUPY": trouble,
                    "JAX_PLATFORMS": "cpu"}  # fmt: skip
-    ended = run_command(SCRIPT, "cuda", folder, **environment)
-    found = [x for x in report.read(folder / "contest.jsonl") if "seconds" in x]
+    command = "-m", "benchmarks.gpu.contest", folder, "--out", out, *words
+    return run_python(*command, is_checked=False, limit_s=200, **environment)
+
+
+def test_our_kernels_are_right_with_functions_for_operands(folder, tmp_path):
+    """Each is verified before it is timed; rivals that are not there are named. A cut
+    run has a table of what it measured, and the same command resumes.
+    """
+    out = tmp_path / "contest.jsonl"
+    for n, words in ((1, ("--first", 1)), (3, ())):
+        ended = run(folder, out, *words, "--budget", 100)
+        assert ended.returncode == 0, ended.stderr
+        found = [x for x in report.read(out) if "seconds" in x]
+        assert len(found) == n
+        table = (tmp_path / "gpu-fake-gpu.txt").read_text()
+        assert "# processor: Fake GPU (CUDA 13.0, cupy 0.fake" in table
+        assert [line["name"] in table for line in found] == [True] * n
     assert {x["name"] for x in found} == {e.name for e in entries()}
     for line in found:
         assert line["spec"].startswith("gpu_")
         assert len(line["seconds"]["feinsum"]) == contest.ROUNDS
         assert set(line["refused"]) == set(rivals.RIVALS)
-    assert "divergence_b1_Ni4" in ended.stdout
-    document = json.loads((folder / "out" / "gpu.json").read_text())
-    assert document["device"]["name"] == found[0]["device"]["name"]
-    assert {x["name"] for x in document["entries"]} == {e.name for e in entries()}
 
 
 @pytest.fixture
 def troubled(folder, tmp_path):
     """Runs a contest of two entries, whose kernels all have a trouble; what it says."""
     copy = tmp_path / "contest"
-    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.jsonl", "out"))
+    shutil.copytree(folder, copy)
     bundle = read_bundle(copy)
     bundle["workloads"] = bundle["workloads"][:2]
     (copy / "bundle.json").write_text(json.dumps(bundle))
 
-    def run(trouble):
+    def run_troubled(trouble):
         without = [word for name in rivals.RIVALS for word in ("--without", name)]
-        environment = {"PYTHONPATH": f"{FAKE}:{ROOT}", "FAKE_CUPY": trouble}
-        words = copy / "contest.py", "--jobs", 1, *without
-        ended = run_python(*words, **environment)
-        return ended, report.read(copy / "contest.jsonl"), bundle["workloads"]
+        out = tmp_path / "contest.jsonl"
+        ended = run(copy, out, "--jobs", 1, *without, trouble=trouble)
+        assert ended.returncode == 0, ended.stderr
+        return ended, report.read(out), bundle["workloads"]
 
-    return run
+    return run_troubled
 
 
 def test_wrong_kernels_are_not_timed_and_reported(troubled):
@@ -100,25 +109,96 @@ def test_a_lost_gpu_costs_one_entry(troubled):
         assert "CUDA_ERROR_ILLEGAL_ADDRESS" in failed
 
 
-def test_a_contest_begins_with_the_recipes_on_record():
-    """The fastest packaged ones, and few that are predicted beside them."""
+def test_a_start_that_was_cut_is_no_crash(tmp_path):
+    """An entry whose process crashed often is given up, others are started again."""
+    out = tmp_path / "contest.jsonl"
+    bundle = {"workloads": [{"name": "slow"}, {"name": "broken"}]}
+    options = SimpleNamespace(worker=None, jobs=1, out=out)
+    for _ in range(contest.MOST_STARTS):
+        assert contest.missing(bundle, options) == [0, 1]
+        for line in ({"name": "slow"}, {"name": "slow", "is_cut": True}):
+            report.append(out, line)
+        report.append(out, {"name": "broken"})
+    assert contest.missing(bundle, options) == [0]
+
+
+def test_a_contest_has_the_recipes_on_record(monkeypatch):
+    """The fastest packaged ones; what cannot be compiled is noted, and others take its
+    place.
+    """
     (entry,) = both_suites("^divergence_b1_Ni4$", max_gflop=1e6)
     recorded = make_contest.recorded("sm_90")
     document = make_contest.workload_of(recorded, "sm_90", entry).document
-    specs = [candidate["spec"] for candidate in document["candidates"]]
     known = recorded[document["key"]]
-    assert specs[0] == str(min(known, key=known.__getitem__))
-    assert len(specs) <= make_contest.N_BEST + make_contest.N_PREDICTED
+    best = [*map(str, sorted(known, key=known.__getitem__))]
+    specs = [candidate["spec"] for candidate in document["candidates"]]
+    assert specs == best[: make_contest.N_BEST]
+    candidate = make_contest.WorkloadBuilder.candidate
+
+    def refuse(builder, spec, case):
+        if str(spec) in best:
+            raise BuildError("it spills")
+        return candidate(builder, spec, case)
+
+    monkeypatch.setattr(make_contest.WorkloadBuilder, "candidate", refuse)
+    made = make_contest.workload_of(recorded, "sm_90", entry)
+    assert made.left_out == dict.fromkeys(best[: make_contest.N_ATTEMPTS], "it spills")
+    assert len(made.document["candidates"]) == 1
+
+
+@pytest.mark.parametrize("suite", [dgfem(), tccg()], ids=["dgfem", "tccg"])
+def test_few_entries_represent_a_suite(suite):
+    """Each quarter by operations per byte has as many, small and large ones; the mean
+    of both is that of the suite; and the order of the suite does not matter.
+    """
+    chosen = make_contest.choose_representative(suite, 12)
+    assert len({e.name for e in chosen}) == len(chosen) == 12
+    assert make_contest.choose_representative(suite[::-1], 12) == chosen
+    by_intensity = sorted(suite, key=lambda e: (intensity(e), e.name))
+    quarter = len(suite) // 4
+    places = [by_intensity.index(entry) // quarter for entry in chosen]
+    assert Counter(places) == dict.fromkeys(range(4), 3)
+    for of_entry in (intensity, lambda e: e.footprint_bytes):
+        ratio = np.exp(
+            np.mean(np.log([*map(of_entry, chosen)]))
+            - np.mean(np.log([*map(of_entry, suite)]))
+        )
+        assert 0.8 < ratio < 1.25
+
+
+def intensity(entry):
+    return entry.flops / entry.footprint_bytes
+
+
+def test_the_representatives_come_first():
+    """In turns of the suites, so that both have results after a cut."""
+    ordered = make_contest.order_entries([*dgfem(), *tccg()])
+    first = ordered[:24]
+    assert [e.suite for e in first] == ["dgfem", "tccg"] * 12
+    for suite in (dgfem(), tccg()):
+        chosen = make_contest.choose_representative(suite, 12)
+        assert {e.name for e in chosen} == {e.name for e in first} & {
+            e.name for e in suite
+        }
+    assert len({(e.suite, e.name) for e in ordered}) == 88
 
 
 def test_rivals_are_compared_with_what_is_expected(folder):
     """At the entries that the runner compares."""
     for entry, workload in zip(
-        entries(), read_bundle(folder)["workloads"], strict=True
+        make_contest.order_entries(entries()),
+        read_bundle(folder)["workloads"],
+        strict=True,
     ):
-        values = make_contest.CanonicalEntry.of(entry).values()
+        values = make_contest.CanonicalEntry.of(entry).values
         evaluate = rivals.evaluation(workload, np, np.einsum)
         results = evaluate(values)
         assert contest._error(workload, lambda r=results: r, id) < 1e-12
-        wrong = [r + 0.1 * abs(r).max() for r in results]
+        largest = {
+            row: checks["largest"]
+            for (*_, checks), row in zip(
+                workload["outputs"], workload["row_order"], strict=True
+            )
+        }
+        wrong = [r + 0.1 * largest[row] for row, r in enumerate(results)]
         assert contest._error(workload, lambda w=wrong: w, id) == pytest.approx(0.1)

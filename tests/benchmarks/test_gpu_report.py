@@ -1,10 +1,8 @@
-"""What is made of measurements on a GPU: a table, JSON and a figure."""
+"""What is made of measurements on a GPU: a table, and means."""
 
 from __future__ import annotations
 
 import json
-
-import pytest
 
 from benchmarks.gpu import report
 
@@ -27,43 +25,49 @@ LINES = [
 LINES[4].pop("suite")
 
 
-def test_means_are_of_entries_with_ours_and_a_rival():
-    """Medians; JAX where it ran; entries without ours are named."""
-    tccg = report.means(report.measurements(LINES))["tccg"]
-    assert tccg["entries"] == 2
-    assert tccg["against_jax"] == pytest.approx(4)
-    assert tccg["against_best_rival"] == pytest.approx((2 * 0.5) ** 0.5)
-    assert tccg["slower"] == 1
-    assert tccg["worst"]["name"] == "abcd-ea-ebcd"
-    assert len(tccg["without_ours"]) == 1
+GPU = {"name": "A GPU", "driver": "13.0", "versions": {"cupy": "14.2", "jax": "0.11"}}
 
 
-def test_tables_fit_a_terminal():
-    lines = report.text(report.measurements(LINES)).splitlines()
-    assert max(map(len, lines)) <= 80
-    assert any("not measured" in line for line in lines)
+def test_the_table_has_all_contenders_side_by_side():
+    """Medians in microseconds; entries without a time of ours have the reason below."""
+    text = report.table(LINES, GPU)
+    assert text.startswith(
+        "# command: benchmarks/gpu.sh gpu-pack\n# processor: A GPU ("
+    )
+    assert "(CUDA 13.0, cupy 14.2, jax 0.11)" in text
+    assert "| tccg | abc-bda-dc | 2000 | 8000 | 4000 | - | - | - | 8 | 2000 |" in text
+    assert "| everyday, one call | matmul large | 1000 | 3000 | - |" in text
+    assert "outer large: DeviceUnavailableError" in text
 
 
-def test_files_become_a_document_and_a_figure(tmp_path, monkeypatch, capsys):
-    """Of lines that are complete; failures are said."""
-    file, torn = tmp_path / "contest.jsonl", '{"name": "torn'
-    file.write_text("\n".join([*map(json.dumps, LINES), torn]))
-    out = tmp_path / "out"
-    files = [str(file), str(tmp_path / "nothing")]
-    monkeypatch.setattr("sys.argv", ["report", str(out), *files])
+def test_the_table_is_written_with_each_line(tmp_path):
+    """Beside the file, of all files there, once a GPU has run something."""
+    for name, lines in (("contest", LINES), ("everyday", LINES[4:5])):
+        for one in lines:
+            report.append(tmp_path / f"{name}.jsonl", one)
+    assert not list(tmp_path.glob("gpu-*"))
+    report.append(
+        tmp_path / "contest.jsonl", {**line("last", cupy=[1.0]), "device": GPU}
+    )
+    table = (tmp_path / "gpu-a-gpu.txt").read_text()
+    assert table.count("\n| ") == 2 + 5 + 1 + 2
+    assert "| tccg | last | - | - | - | - | 1e+06 | - |" in table
+
+
+def test_the_summary_has_failures_and_means(tmp_path, monkeypatch, capsys):
+    """Of lines that are complete; reasons only where ours has no time."""
+    ok = {**line("ok", feinsum=[1.0], jax=[1.0]), "failed": ["a recipe"],
+          "refused": {"cutensor": "ImportError()"}}  # fmt: skip
+    lines = [*map(json.dumps, [*LINES, ok]), '{"name": "torn']
+    (tmp_path / "contest.jsonl").write_text("\n".join(lines))
+    monkeypatch.setattr("sys.argv", ["report", str(tmp_path)])
     assert report.main() == 0
-    assert "outer large: DeviceUnavailableError" in capsys.readouterr().out
-    document = json.loads((out / "gpu.json").read_text())
-    assert {*document["suites"]} == {"tccg", "everyday", "everyday, single"}
-    assert (out / "gpu.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_summary_has_failures_and_measurements():
-    """Also entries that ended their process; reasons only where ours has no time."""
-    lines = [*LINES, {**line("ok", feinsum=[1.0], jax=[1.0]), "failed": ["a recipe"]}]
-    text = report.summary(lines)
+    text = capsys.readouterr().out
     assert "outer large: DeviceUnavailableError('no memory')" in text
     assert "abcd-aebf-dfce: started 2 x, no result" in text
     assert "abc-bda-dc: started" not in text
     assert "a recipe" not in text
-    assert "everyday, 1 entries: 1.00 against JAX" in text
+    assert "1 x refused by cutensor: ImportError()" in text
+    assert "tccg, 3 entries: 1.00 x as fast as the best rival, 1 below 0.9" in text
+    assert "the worst 0.50 (abcd-ea-ebcd)" in text
+    assert "everyday, one call, 1 entries: 3.00" in text

@@ -3,7 +3,12 @@
 import os
 import stat
 
+import pytest
+
 from feinsum.doctor import machine
+from feinsum.records import Device
+from feinsum.records.environment import CUDA_PLATFORM
+from feinsum.targets.devices import DeviceState
 from tests.docs.codes import settings
 
 OURS = "FEINSUM_"
@@ -86,6 +91,25 @@ def test_a_busy_and_a_throttled_machine_are_told(tmp_path):
     assert "noisy" in busy.text
     assert "40 of 100 periods" in held.text
     assert {busy.state, held.state} == {"note"}
+
+
+@pytest.mark.parametrize(
+    ("platform", "loaded", "states"),
+    [
+        ("host C", None, []),
+        (CUDA_PLATFORM, None, ["note"]),
+        (CUDA_PLATFORM, (None, "2.3.1"), ["ok"]),
+    ],
+)
+def test_cutensor_is_reported_where_there_is_a_gpu(
+    monkeypatch, platform, loaded, states
+):
+    """With its version, or with what installs it."""
+    monkeypatch.setattr(machine, "load_cutensor", lambda: loaded)
+    device = Device(platform, "G", "NVIDIA", "gpu", "sm_90", 132)
+    found = [*machine.check_cutensor([DeviceState("cuda", device, "")])]
+    assert [one.state for one in found] == states
+    assert all("2.3.1" in one.text or "cutensor-cu12" in one.advice for one in found)
 
 
 def test_a_kernel_for_older_vectors_is_told():

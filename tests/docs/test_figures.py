@@ -39,10 +39,44 @@ def test_the_makefile_draws_the_pictures():
 def test_the_tables_of_performance_are_of_the_result_files():
     """Every result has its table, with command and processor; run ``make figures``."""
     tables = runpy.run_path(str(FOLDER / "tables.py"))
-    text = page("docs/explanation/performance.md")
+    text = "".join(path.read_text() for path in tables["PAGES"])
     assert tables["render_page"](text) == text
-    for name in tables["TABLES"]:
+    for name in (*tables["TABLES"], "gpu"):
         assert f"<!-- table: {name} -->" in text
+
+
+GPU = """# command: benchmarks/gpu.sh gpu-pack
+# processor: NVIDIA Made-up (CUDA 13.0, cupy 14.2.0)
+# date: 2026-11-26
+| suite | entry | feinsum | jax | cupy | MB | MFLOP |
+|---|---|---|---|---|---|---|
+| tccg | abc-bda-dc | 10 | 20 | 40 | 30 | 100 |
+| tccg | abc-dca-bd | 10 | - | 5 | 30 | 400 |
+| tccg | abc-adc-bd | - | 8 | 5 | 30 | 100 |
+abc-adc-bd: why it has none
+"""
+
+
+def test_a_result_of_a_gpu_becomes_its_table(monkeypatch, tmp_path):
+    """One command copies the file, and writes the page: rivals side by side."""
+    for path in ("benchmarks/results", "docs/explanation", "docs/how-to"):
+        (tmp_path / path).mkdir(parents=True)
+    page = tmp_path / "docs/how-to/gpu.md"
+    page.write_text("before\n<!-- table: gpu -->\nold\n<!-- end -->\nafter\n")
+    (tmp_path / "docs/explanation/performance.md").write_text("")
+    script = tmp_path / "docs/figures/tables.py"
+    script.parent.mkdir()
+    script.write_text((FOLDER / "tables.py").read_text())
+    (tmp_path / "gpu-made-up.txt").write_text(GPU)
+    monkeypatch.setattr("sys.argv", ["tables", str(tmp_path / "gpu-made-up.txt")])
+    runpy.run_path(str(script), run_name="__main__")
+    text = page.read_text()
+    assert "NVIDIA Made-up (CUDA 13.0, cupy 14.2.0), 2026-11-26:" in text
+    assert "| tccg | 2 of 3 | 1.00 | 0.50 | 2.00 | 2.00 | 1.41 | 3.00 | 20.00 |" in text
+    assert "old" not in text
+    assert text.endswith("<!-- end -->\nafter\n")
+    runpy.run_path(str(script), run_name="__main__")
+    assert page.read_text() == text
 
 
 def test_the_picture_of_the_readme_is_of_the_whole_table():

@@ -2,9 +2,9 @@
 
 Limits of the hardware are from the CUDA C++ Programming Guide, "Compute Capabilities".
 Numbers of cost models only have to rank recipes: the trials of both suites on an H100
-(``python -m benchmarks.gpu.bundle export trials --suite dgfem --suite tccg``, and its
-``runner.py`` on the GPU) show whether the fastest recipe of a workload is among the
-first predicted ones. Run them before a change of a number and after it.
+(``make gpu-pack``, and its ``gpu.sh`` on the GPU) show whether the fastest recipe of a
+workload is among the first predicted ones. Run them before a change of a number and
+after it.
 """
 
 from __future__ import annotations

@@ -41,10 +41,15 @@ class Imported:
     states: Mapping[str, int]
 
 
-def import_results(folder: Path, store: Store) -> Imported:
+def import_results(folder: Path, path: Path, store: Store) -> Imported:
     """Record the best of every workload, with the GPU that it was measured on.
 
     The recipe of the baseline is one of them: nothing says that it is the slowest.
+
+    Args:
+        folder: the bundle.
+        path: the file that the runner wrote.
+        store: where the facts are stored.
 
     Raises:
         MeasurementError: if the folder holds no bundle.
@@ -53,19 +58,19 @@ def import_results(folder: Path, store: Store) -> Imported:
         ImplausibleError: if no device can be so fast.
     """
     results = _Results(read_bundle(folder))
-    lines = runner.lines_of(folder / "results.jsonl")
+    lines = runner.lines_of(path)
     if not lines:
         raise InvalidRecordError(
-            f"{folder} has no results; run its runner.py on a machine with a GPU"
+            f"{path} has no results; run gpu.sh on a machine with a GPU"
         )
     for number, line in enumerate(lines, start=1):
         try:
             results.add(line)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise InvalidRecordError(
-                f"result {number} of {folder} cannot be recorded "
+                f"result {number} of {path} cannot be recorded "
                 f"({type(error).__name__}: {error}); expected the results of the "
-                "runner.py in this folder"
+                f"trials in {folder}"
             ) from error
     facts = results.best()
     for fact in facts:

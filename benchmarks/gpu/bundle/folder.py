@@ -2,16 +2,14 @@
 
 A GPU is often available for minutes, on a machine without a network. So candidates are
 generated and compiled where there is time. The folder says how arguments are drawn, and
-has samples of the expected results; ``runner.py`` in it verifies and times the kernels.
+has samples of the expected results; ``runner.py`` verifies and times the kernels.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import zipfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,8 +32,8 @@ from feinsum.tuning.problem import TuningProblem
 
 Item = TypeVar("Item")
 
-FORMAT = 1
-MOST_BYTES = 30_000_000
+FORMAT = 2
+MOST_BYTES = 20_000_000
 """Largest bundle, all its files together."""
 
 
@@ -44,33 +43,34 @@ class Exported:
 
     Attributes:
         n_candidates: of all workloads.
-        left_out: why candidates are not in it, with how many there are.
+        left_out: for each workload with some, recipes that are not in it, and why.
     """
 
     n_workloads: int
     n_candidates: int
     n_bytes: int
-    left_out: Mapping[str, int]
+    left_out: Mapping[str, Mapping[str, str]]
 
 
 def export_bundle(
-    problems: Sequence[TuningProblem],
+    problems: Mapping[str, TuningProblem],
     folder: Path,
     architecture: str,
     *,
     n_candidates: int = 20,
-    after: Path | None = None,
+    tried: Mapping[str, Mapping[TransformSpec, float]] = MappingProxyType({}),
     n_processes: int | None = None,
     on_workload: Callable[[int], None] | None = None,
 ) -> Exported:
     """Write a bundle.
 
     Args:
+        problems: the workloads, by name.
         architecture: that is compiled for, such as ``sm_90``; on other GPUs the runner
             compiles the sources.
         n_candidates: of each workload, the baseline included.
-        after: an earlier bundle with results: its candidates are left out, and the
-            neighbours of the best come first.
+        tried: seconds of recipes, by key: they are left out, and the neighbours of the
+            best come first.
         n_processes: that generate and compile; by default one per core.
         on_workload: called with the number of finished workloads.
 
@@ -78,13 +78,11 @@ def export_bundle(
         MeasurementError: if the folder is not empty, or the bundle gets too large.
         DeviceUnavailableError: if there is no NVRTC.
     """
-    known = {} if after is None else results_of(after)
-    tried = [known.get(str(problem.form.key), {}) for problem in problems]
     return write_bundle(
         folder,
         architecture,
         partial(_build, n_candidates, architecture),
-        list(zip(problems, tried, strict=True)),
+        [(n, p, tried.get(str(p.form.key), {})) for n, p in problems.items()],
         n_processes=n_processes,
         on_workload=on_workload,
     )
@@ -93,11 +91,11 @@ def export_bundle(
 def _build(
     n_candidates: int,
     architecture: str,
-    item: tuple[TuningProblem, Mapping[TransformSpec, float]],
+    item: tuple[str, TuningProblem, Mapping[TransformSpec, float]],
 ) -> BuiltWorkload:
-    problem, tried = item
+    name, problem, tried = item
     builder = WorkloadBuilder(architecture)
-    document = builder.workload(problem, n_candidates, tried)
+    document = {"name": name, **builder.workload(problem, n_candidates, tried)}
     return BuiltWorkload(document, builder.files, builder.left_out)
 
 
@@ -128,7 +126,6 @@ def write_bundle(
             built = _reported(pool.map(make, items), on_workload)
             workloads, left_out = _write_kernels(folder / "kernels.zip", built)
         _write_document(folder, architecture, workloads)
-        shutil.copyfile(runner.__file__, folder / "runner.py")
         n_bytes = sum(path.stat().st_size for path in folder.iterdir())
         _check_size(n_bytes)
     except BaseException:
@@ -161,18 +158,19 @@ def _reported(
 
 def _write_kernels(
     path: Path, built: Iterable[BuiltWorkload]
-) -> tuple[list[dict[str, Any]], Mapping[str, int]]:
+) -> tuple[list[dict[str, Any]], Mapping[str, Mapping[str, str]]]:
     """Write the files of workloads, each once; their documents, and what is left out.
 
     Raises:
         MeasurementError: as soon as the bundle gets too large.
     """
-    left_out: Counter[str] = Counter()
+    left_out: dict[str, Mapping[str, str]] = {}
     documents, text_bytes = [], 0
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for workload in built:
             documents.append(workload.document)
-            left_out.update(workload.left_out)
+            if workload.left_out:
+                left_out[workload.document["name"]] = workload.left_out
             for name in sorted(workload.files.keys() - set(archive.namelist())):
                 archive.writestr(name, workload.files[name])
             text_bytes += len(json.dumps(workload.document))
@@ -203,15 +201,18 @@ def _check_size(n_bytes: int) -> None:
         )
 
 
-def results_of(folder: Path) -> dict[str, dict[TransformSpec, float]]:
+def results_of(folder: Path, results: Path) -> dict[str, dict[TransformSpec, float]]:
     """Seconds of what was tried, infinite where it failed, by workload and recipe.
+
+    Args:
+        results: the file that the runner wrote.
 
     Raises:
         MeasurementError: if the folder holds no bundle.
     """
     found: dict[str, dict[TransformSpec, float]] = {}
     workloads = read_bundle(folder)["workloads"]
-    for line in runner.lines_of(folder / "results.jsonl"):
+    for line in runner.lines_of(results):
         if line.get("state", "started") == "started":
             continue
         workload = workloads[line["workload"]]
@@ -231,8 +232,7 @@ def read_bundle(folder: Path) -> dict[str, Any]:
         document: dict[str, Any] = json.loads((folder / "bundle.json").read_text())
     except (OSError, ValueError) as error:
         raise MeasurementError(
-            f"{folder} has no readable bundle ({error}); make one with "
-            "python -m benchmarks.gpu.bundle export"
+            f"{folder} has no readable bundle ({error}); make one with make gpu-pack"
         ) from error
     if document.get("format") != FORMAT:
         raise MeasurementError(

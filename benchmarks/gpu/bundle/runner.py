@@ -1,14 +1,14 @@
 """Verifies and times the kernels of a bundle on a GPU.
 
-python3 runner.py [--budget SECONDS] [--limit SECONDS] [--jobs N] [--out results.jsonl]
+python3 runner.py FOLDER [--budget SECONDS] [--limit SECONDS] [--jobs N] [--out FILE]
 
-It needs bundle.json and kernels.zip in its folder, Python 3.10 or newer, numpy and
-CuPy, nothing else. Kernels with a result are skipped, so the same command resumes an
-interrupted run. Every workload runs in a separate process; a kernel that ends its
-process, or takes too long, costs nothing but itself. The best kernels of a workload, of
-all runs, are timed together at the end. Several processes draw arguments and check
-results, while one of them has the GPU. Exit codes: 0 done, 1 kernels are left (mostly
-because the time ran out), 2 there is no GPU.
+The folder has bundle.json and kernels.zip. This needs Python 3.10 or newer, numpy and
+CuPy, and nothing of feinsum. Kernels with a result are skipped, so the same command
+resumes an interrupted run. Every workload runs in a separate process; a kernel that
+ends its process, or takes too long, costs nothing but itself. The best kernels of a
+workload, of all runs, are timed together at the end. Several processes draw arguments
+and check results, while one of them has the GPU. Exit codes: 0 done, 1 kernels are left
+(mostly because the time ran out), 2 there is no GPU.
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
 UNFINISHED, NO_GPU, BROKEN_GPU = 1, 2, 3
 START_S = 3.0
 """From the start of a process to its first kernel: Python, CuPy and a context."""
@@ -64,14 +62,16 @@ extern "C" __global__ void feinsum_delay(long long n)
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("folder", type=Path)
     parser.add_argument("--budget", type=float, default=180.0)
     parser.add_argument("--limit", type=float, default=60.0)
     jobs = min(MOST_JOBS, os.cpu_count() or 1)
     parser.add_argument("--jobs", type=int, default=jobs)
-    parser.add_argument("--out", type=Path, default=HERE / "results.jsonl")
+    parser.add_argument("--out", type=Path, help="by default FOLDER/results.jsonl")
     parser.add_argument("--workload", type=int)
     options = parser.parse_args()
-    bundle = json.loads((HERE / "bundle.json").read_text())
+    options.out = options.out or options.folder / "results.jsonl"
+    bundle = json.loads((options.folder / "bundle.json").read_text())
     if options.workload is not None:
         run_workload(bundle, options.workload, options)
         return 0
@@ -126,6 +126,7 @@ def run_child(k: int, limit: float, options: Any) -> int | None:
     command = [
         sys.executable,
         __file__,
+        str(options.folder),
         "--workload",
         str(k),
         "--out",
@@ -234,7 +235,7 @@ def run_workload(bundle: Any, k: int, options: Any) -> None:
     """Try what is missing while there is time, and time the best of all together."""
     end = time.monotonic() + options.limit
     try:
-        gpu = Gpu(bundle, options.out)
+        gpu = Gpu(bundle, options.folder, options.out)
     except Exception as error:  # noqa: BLE001  (CuPy has many)
         note(f"CuPy finds no GPU: {error}")
         sys.exit(NO_GPU)
@@ -373,9 +374,9 @@ class GpuError(Exception):
 
 
 class Gpu:
-    """The first GPU, by CuPy."""
+    """The first GPU, by CuPy, with the kernels of a folder."""
 
-    def __init__(self, bundle: Any, out: Path) -> None:
+    def __init__(self, bundle: Any, folder: Path, out: Path) -> None:
         import cupy
         import numpy as np
 
@@ -402,8 +403,8 @@ class Gpu:
             cupy.cuda.compiler.CompileException,
             cupy.cuda.memory.OutOfMemoryError,
         )
-        self.folder = TemporaryDirectory()
-        self.archive = zipfile.ZipFile(HERE / "kernels.zip")
+        self.extracted = TemporaryDirectory()
+        self.archive = zipfile.ZipFile(folder / "kernels.zip")
         module = cupy.RawModule(code=DELAY, backend="nvrtc", options=OPTIONS)
         self.delay = module.get_function("feinsum_delay")
         self.head_start = np.int64(HEAD_START_S * 1e3 * (clock_khz or 2e6))
@@ -442,7 +443,7 @@ class Gpu:
     def _module(self, candidate: Any) -> Any:
         name = f"{candidate['code']}.sm_{self.capability}"
         if name in self.archive.namelist():
-            path = self.archive.extract(name, self.folder.name)
+            path = self.archive.extract(name, self.extracted.name)
             return self.cupy.RawModule(path=path)
         source = self.archive.read(f"{candidate['code']}.cu").decode()
         return self.cupy.RawModule(code=source, backend="nvrtc", options=OPTIONS)
@@ -500,7 +501,6 @@ class Case:
         import numpy as np
 
         self.np, self.gpu, self.workload = np, gpu, workload
-        self.weights = cache(lambda n: weights(np, n))
         rng = np.random.default_rng(seed)
         self.scalars: dict[str, Any] = {}
         self.arrays: dict[str, Any] = {}
@@ -530,17 +530,17 @@ class Case:
         """Over the checked entries, and a weighted sum of all."""
         np, worst = self.np, 0.0
         for (*_, checks), result in zip(self.workload["outputs"], results, strict=True):
-            found = result.reshape(-1).astype(np.float64)
+            found = result.astype(np.float64)
             if not np.isfinite(found).all():
                 return float("inf")
-            total = abs(float(found @ self.weights(found.size)) - checks["weighted"])
+            total = abs(weighted_sum(np, found) - checks["weighted"])
             scale = (checks["largest"] or 1.0) * np.sqrt(found.size)
             worst = max(worst, entries_error(np, checks, found), total / scale)
         return worst
 
 
 def entries_error(np: Any, checks: Any, result: Any) -> float:
-    """The largest of the checked entries, relative to the largest of the result."""
+    """The largest error of the checked entries, relative to the largest of them."""
     values = np.array(checks["values"])
     flat = result.reshape(-1)
     off = np.abs(flat[checked(np, flat.size, values.size)] - values)
@@ -559,13 +559,24 @@ def checked(np: Any, n: int, n_checked: int) -> Any:
 def drawn(np: Any, rng: Any, kind: str, dtype: str, shape: Any) -> Any:
     """Entries of an operand; the same as where the bundle was made."""
     if kind == "integers":
-        return rng.integers(1, 10, tuple(shape)).astype(dtype)
-    return rng.uniform(0.5, 1.5, tuple(shape)).astype(dtype)
+        return rng.integers(1, 10, tuple(shape)).astype(dtype, copy=False)
+    return rng.uniform(0.5, 1.5, tuple(shape)).astype(dtype, copy=False)
 
 
-def weights(np: Any, n: int) -> Any:
-    """Of a sum in which no two wrong entries are likely to cancel."""
-    return np.random.default_rng(n).uniform(-1.0, 1.0, n)
+def weights(np: Any, axis: int, n: int) -> Any:
+    """Factors along an axis of a sum in which wrong entries are unlikely to cancel.
+
+    A weight is the product of one factor for each axis, so that the sum can be computed
+    without the result. Its mean square is 1.
+    """
+    return np.random.default_rng((axis, n)).uniform(-(3**0.5), 3**0.5, n)
+
+
+def weighted_sum(np: Any, result: Any) -> float:
+    """Of all entries of a result; see :func:`weights`."""
+    for axis, n in reversed(list(enumerate(result.shape))):
+        result = result.reshape(-1, n) @ weights(np, axis, n)
+    return float(result.sum())
 
 
 if __name__ == "__main__":

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
+from math import prod
 from typing import Any
 
 import loopy as lp
 import numpy as np
+import opt_einsum
 from pymbolic.mapper.evaluator import evaluate
 
 from benchmarks.gpu.bundle import runner
 from benchmarks.gpu.bundle.candidates import candidates
 from feinsum.errors import BuildError, FeinsumError, MeasurementError
+from feinsum.ir import BatchedEinsum
 from feinsum.measure import count_footprint_bytes, count_operations
-from feinsum.measure.cases import Case, make_case
+from feinsum.measure.cases import Case, pose_case
 from feinsum.records import TransformSpec
 from feinsum.targets.cuda.built import check_launch
 from feinsum.targets.cuda.code import CudaCode, CudaLaunch, CudaTarget, generate_cuda
@@ -31,8 +34,10 @@ from feinsum.transforms import (
 )
 from feinsum.tuning.problem import TuningProblem
 
-N_CHECKED = 1024
+N_CHECKED = 512
 """Entries of a result that are compared one by one."""
+MOST_GATHERED = 1 << 22
+"""Entries of an operand that are copied at a time for them."""
 SEED = 0
 """The seed of :func:`feinsum.measure.cases.make_case`."""
 BASELINE = "gpu_points"
@@ -47,12 +52,12 @@ class BuiltWorkload:
 
     Attributes:
         files: sources and cubins, by their names in the archive.
-        left_out: why candidates are not in it, with how many there are.
+        left_out: recipes that are not in it, and why.
     """
 
     document: dict[str, Any]
     files: Mapping[str, str | bytes]
-    left_out: Mapping[str, int]
+    left_out: Mapping[str, str]
 
 
 @dataclass
@@ -61,12 +66,12 @@ class WorkloadBuilder:
 
     Attributes:
         files: sources and cubins, by their names in the archive.
-        left_out: why candidates are not in it, with how many there are.
+        left_out: recipes that are not in it, and why.
     """
 
     architecture: str
     files: dict[str, str | bytes] = field(default_factory=dict)
-    left_out: Counter[str] = field(default_factory=Counter)
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def workload(
         self,
@@ -74,26 +79,36 @@ class WorkloadBuilder:
         n_candidates: int,
         tried: Mapping[TransformSpec, float],
     ) -> dict[str, Any]:
-        case = make_case(problem.einsum, problem.sizes)
-        made: list[dict[str, Any]] = []
+        case = pose_case(problem.einsum, problem.sizes)
         baseline = find_transform(BASELINE, 1)
         first = next(list_configurations(baseline, problem.workload), None)
         if first is None:
             raise MeasurementError(
                 f"{problem.einsum.subscripts} has no baseline kernel for a GPU"
             )
-        for spec in (first, *candidates(problem, tried, self.architecture)):
-            if len(made) == n_candidates:
-                break
-            if made and (spec == first or spec in tried):
-                continue
+        others = (
+            spec
+            for spec in candidates(problem, tried, self.architecture)
+            if spec != first and spec not in tried
+        )
+        return {
+            **document_of(problem, case, case.arguments),
+            "baseline": 0,
+            "candidates": [
+                self.candidate(first, case),
+                *islice(self.buildable(others, case), n_candidates - 1),
+            ],
+        }
+
+    def buildable(
+        self, specs: Iterable[TransformSpec], case: Case
+    ) -> Iterator[dict[str, Any]]:
+        """Those recipes that can be compiled, as launches; notes why others cannot."""
+        for spec in specs:
             try:
-                made.append(self.candidate(spec, case))
+                yield self.candidate(spec, case)
             except FeinsumError as error:
-                if not made:
-                    raise
-                self.left_out[error.code] += 1
-        return {**document_of(problem, case), "baseline": 0, "candidates": made}
+                self.left_out[str(spec)] = str(error).splitlines()[0]
 
     def candidate(self, spec: TransformSpec, case: Case) -> dict[str, Any]:
         """A recipe as launches.
@@ -164,8 +179,14 @@ def _launch(
     }
 
 
-def document_of(problem: TuningProblem, case: Case) -> dict[str, Any]:
-    """The description of a workload for a runner, without its kernels."""
+def document_of(
+    problem: TuningProblem, case: Case, operands: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The description of a workload for a runner, without its kernels.
+
+    Args:
+        operands: the arrays of the operands of the einsum, by name.
+    """
     return {
         "key": str(problem.form.key),
         "text": problem.workload_text,
@@ -174,7 +195,7 @@ def document_of(problem: TuningProblem, case: Case) -> dict[str, Any]:
         "operations": dict(count_operations(case.einsum, problem.sizes)),
         "footprint_bytes": count_footprint_bytes(case.einsum, problem.sizes),
         "arguments": list(_arguments(case)),
-        "outputs": list(_outputs(case)),
+        "outputs": list(_outputs(case, operands)),
     }
 
 
@@ -222,20 +243,79 @@ def _arguments(case: Case) -> Iterator[tuple[str, str, Any, str]]:
             yield arg.name, dtype.str, shape, kind
 
 
-def _outputs(case: Case) -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
+def _outputs(
+    case: Case, operands: Mapping[str, Any]
+) -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
     """Name, dtype, shape, and what is expected of each result."""
-    for name, result in case.expected.items():
-        flat = np.asarray(result).reshape(-1).astype(np.float64)
-        places = runner.checked(np, flat.size, N_CHECKED)
-        weights = runner.weights(np, flat.size)
-        arg = case.t_unit.default_entrypoint.arg_dict[name]
-        yield (
-            name,
-            arg.dtype.numpy_dtype.str,
-            result.shape,
-            {
-                "values": flat[places].tolist(),
-                "weighted": float(flat @ weights),
-                "largest": float(np.abs(flat).max(initial=0.0)),
-            },
-        )
+    einsum, arguments = case.einsum, case.t_unit.default_entrypoint.arg_dict
+    extents = einsum.extents_at(case.sizes)
+    shape = tuple(extents[index] for index in einsum.output)
+    for name, row in zip(case.nest.outputs, einsum.rows, strict=True):
+        arrays = [np.asarray(operands[operand.name]) for operand in row]
+        dtype = arguments[name].dtype.numpy_dtype
+        yield name, dtype.str, shape, checks_of(einsum, arrays, shape)
+
+
+def checks_of(
+    einsum: BatchedEinsum, arrays: Sequence[Any], shape: tuple[int, ...]
+) -> dict[str, Any]:
+    """Some entries of a row's result, and a weighted sum of all.
+
+    Neither needs the whole result, which takes numpy longer than all else.
+
+    Raises:
+        MeasurementError: if an entry is not finite.
+    """
+    places = runner.checked(np, prod(shape), N_CHECKED)
+    values = _entries(einsum, arrays, np.unravel_index(places, shape) if shape else ())
+    if not np.isfinite(values).all():
+        raise MeasurementError(f"the result of {einsum.subscripts} is not finite")
+    weights = [runner.weights(np, axis, n) for axis, n in enumerate(shape)]
+    terms = [*einsum.inputs, *((index,) for index in einsum.output)]
+    weighted = _contract([*arrays, *weights], terms, ())
+    return {
+        "values": values.tolist(),
+        "weighted": float(weighted),
+        "largest": float(np.abs(values).max(initial=0.0)),
+    }
+
+
+def _entries(
+    einsum: BatchedEinsum, arrays: Sequence[Any], places: Sequence[Any]
+) -> Any:
+    """Entries of the result of a row, as numbers in double precision.
+
+    Args:
+        places: for each index of the result, its values at the entries.
+    """
+    point, n_entries = "a checked entry", len(places[0]) if places else 1
+    at = dict(zip(einsum.output, places, strict=True))
+    sliced, terms, n_gathered = [], [], 1
+    for array, term in zip(arrays, einsum.inputs, strict=True):
+        free = [k for k, index in enumerate(term) if index in at]
+        summed = [k for k, index in enumerate(term) if index not in at]
+        sliced.append((array.transpose(*free, *summed), [at[term[k]] for k in free]))
+        terms.append((*[point][: len(free)], *(term[k] for k in summed)))
+        n_gathered = max(n_gathered, prod(array.shape[k] for k in summed))
+    step = max(1, MOST_GATHERED // n_gathered)
+    return np.concatenate([
+        np.atleast_1d(_contract(
+            [array[tuple(p[start : start + step] for p in free)]
+             for array, free in sliced],
+            terms, (point,) if places else (),
+        ))
+        for start in range(0, n_entries, step)
+    ])  # fmt: skip
+
+
+def _contract(
+    arrays: Sequence[Any], terms: Sequence[Sequence[str]], output: Sequence[str]
+) -> Any:
+    """An einsum of any names, in double precision."""
+    number: dict[str, int] = {}
+    for index in chain.from_iterable(terms):
+        number.setdefault(index, len(number))
+    given: list[Any] = []
+    for array, term in zip(arrays, terms, strict=True):
+        given += [array.astype(np.float64, copy=False), [number[i] for i in term]]
+    return opt_einsum.contract(*given, [number[i] for i in output])

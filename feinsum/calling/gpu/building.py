@@ -3,6 +3,7 @@
 Each contender has a predicted time, and only the plausible ones are compiled::
 
     product    a matrix product of BLAS, with copies if needed     two operands
+    cutensor   a contraction of arrays of any strides              two operands
     steps      ij,jk,kl->il as ij,jk->ik and ik,kl->il, each       the best paths
                built from its own contenders
     kernel     the recorded recipe; else the best predicted ones   of a few families
@@ -29,6 +30,7 @@ from feinsum.calling.gpu.flat import flatten_call
 from feinsum.calling.gpu.prepared import (
     LETTERS,
     CopyCall,
+    CutensorCall,
     GpuCall,
     KernelCall,
     LibraryCall,
@@ -47,6 +49,7 @@ from feinsum.calling.gpu.steps import (
     order_as_operands,
     plan_paths,
     plan_step,
+    predict_contraction_s,
 )
 from feinsum.calling.kernel import (
     CallKernel,
@@ -68,6 +71,7 @@ from feinsum.errors import BuildError
 from feinsum.ir import IndexList, write_subscripts
 from feinsum.ir.dtypes import is_half
 from feinsum.targets.cuda import CudaDevice
+from feinsum.targets.cuda.cutensor import has_cutensor
 from feinsum.transforms.ranking import Costed
 
 PLAUSIBLE = 2.5
@@ -110,9 +114,13 @@ def build(parsed: EinsumCall, site: Site) -> GpuCall:
 def _list_contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender]:
     """Yield the ways to compute an einsum."""
     problem = _build_contraction(parsed, site)
-    # BLAS multiplies no integers
+    # neither BLAS nor cuTENSOR multiplies integers
     if len(problem.terms) == 2 and parsed.work_dtype.kind in "fc":
         yield from _list_products(parsed, site, problem)
+        seconds = predict_contraction_s(problem)
+        if seconds is not None and has_cutensor():
+            contract = CutensorCall(parsed, site.opened)
+            yield Contender("cutensor", seconds, lambda: contract)
     for plan in _list_plans(parsed, site, problem):
         make = partial(_build_steps, parsed, site, plan)
         yield Contender("steps", plan.seconds, make)

@@ -1,4 +1,4 @@
-"""Prepared calls of arrays on a GPU: views, products of BLAS, libraries, kernels."""
+"""Prepared calls of arrays on a GPU: views, BLAS, cuTENSOR, CuPy's einsum, kernels."""
 
 from __future__ import annotations
 
@@ -231,6 +231,30 @@ class ProductCall(_Prepared):
         if self.added is not None:
             result = self.added([result], stream).reshape(self.shape)
         return self.finish(result.transpose(self.axes))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CutensorCall(_Prepared):
+    """cuTENSOR contracts two arrays of any strides, without copies of them."""
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        return get_blas_dtype(self.parsed)
+
+    @cached_property
+    def modes(self) -> list[tuple[int, ...]]:
+        """Indices of both operands and of the result, as numbers."""
+        number = {index: k for k, index in enumerate(self.parsed.extents)}
+        terms = [*self.parsed.inputs, self.parsed.output]
+        return [tuple(number[index] for index in term) for term in terms]
+
+    def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
+        arguments = self.prepare(arrays)
+        session = self.opened.session
+        result = session.empty(self.parsed.shape, self.dtype)
+        operands = [arguments[k] for k, _ in self.terms]
+        session.contract(self.modes, [*operands, result], stream)
+        return self.finish(result)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

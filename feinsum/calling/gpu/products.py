@@ -83,7 +83,7 @@ def list_products(
     >>> first.orders, first.order, first.gemm.sizes, first.gemm.is_swapped
     ((None, None), None, (1, 6, 4, 5), True)
     """
-    kinds = _list_kinds(terms, output, sizes)
+    kinds = list_kinds(terms, output, sizes)
     if kinds is None:
         return
     arrays = [*terms, output]
@@ -129,7 +129,7 @@ def _compute_steps(term: IndexList, sizes: Mapping[str, int]) -> Steps:
     return dict(zip(term, compute_c_steps([sizes[i] for i in term]), strict=True))
 
 
-def _list_kinds(
+def list_kinds(
     terms: Sequence[IndexList], output: IndexList, sizes: Mapping[str, int]
 ) -> list[list[str]] | None:
     """Classify the indices longer than 1: batch, left, right, summed.

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, permutations, zip_longest
+from itertools import chain, combinations, permutations, zip_longest
 from math import prod
 from typing import NamedTuple
 
 from feinsum.calling.einsum_call import compute_c_steps
-from feinsum.calling.gpu.products import Product, list_products
+from feinsum.calling.gpu.products import Product, list_kinds, list_products
 from feinsum.contraction import Step, find_steps
 from feinsum.ir import IndexList
 from feinsum.transforms.cost import Gpu
@@ -243,6 +243,23 @@ def plan_step(
     # without a product, a kernel reads every operand once
     n_points = problem.n_points(tuple(index for term in terms for index in term))
     return predict_streamed_s(n_points, n_bytes, problem.itemsize, problem.gpu), None
+
+
+def predict_contraction_s(problem: Contraction) -> float | None:
+    """Predict the seconds of cuTENSOR, which reads and writes any strides in place.
+
+    Return None for other einsums than products of two operands that add up terms or
+    reuse entries, and for repeated entries, which it does not take.
+    """
+    kinds = list_kinds(problem.terms, problem.output, problem.sizes)
+    if kinds is None or min(chain.from_iterable(problem.strides), default=1) < 1:
+        return None
+    sizes = [prod(problem.sizes[index] for index in kind) for kind in kinds]
+    _, m, n, k = sizes
+    if k == 1 and min(m, n) == 1:
+        return None
+    n_bytes = problem.n_bytes(*problem.terms, problem.output)
+    return predict_product_s(sizes, n_bytes, problem.itemsize, problem.gpu)
 
 
 def _predict_copies_s(

@@ -1,4 +1,4 @@
-"""GPUs through CuPy: arrays, launches, streams, clocks, and cuBLAS."""
+"""GPUs through CuPy: arrays, launches, streams, clocks, cuBLAS and cuTENSOR."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from feinsum.targets.cuda.cupy_errors import (
     is_lasting,
     load_cupy,
 )
+from feinsum.targets.cuda.cutensor import load_cutensor
 from feinsum.targets.cuda.gemm import Gemm
 from feinsum.targets.cuda.nvrtc import CudaBinary
 from feinsum.targets.protocol import Array
@@ -232,6 +233,26 @@ class CupySession:
                 raise
 
         return multiply
+
+    def contract(
+        self, modes: Sequence[Sequence[int]], arrays: Sequence[Any], stream: Any = None
+    ) -> None:
+        """Contract two arrays into a third one by cuTENSOR, all of any strides.
+
+        Args:
+            modes: the indices of each array, as numbers.
+            arrays: both operands, and the result.
+            stream: the stream; by default that of the target.
+        """
+        loaded = load_cutensor()
+        assert loaded is not None
+        (first, second, result), (left, right, out) = arrays, modes
+        with (
+            CudaErrors("cuTENSOR failed"),
+            self.device,
+            self._choose_stream(stream),
+        ):
+            loaded[0].contraction(1.0, first, left, second, right, 0.0, result, out)
 
     def addresses(self, arrays: Sequence[Any]) -> list[int]:
         """Return the addresses of the first entries of arrays."""

@@ -412,6 +412,68 @@ def test_every_contender_computes_the_einsum(
     assert n_flat
 
 
+@pytest.mark.parametrize(
+    ("subscripts", "shapes", "dtype"),
+    [
+        ("iabj,kbal->jkli", [(5, 2, 3, 6), (7, 3, 2, 8)], "float64"),
+        ("oij,jk->iko", [(1, 5, 6), (6, 7)], "complex64"),
+        ("bij,bkj->bki", [(2, 5, 4), (2, 3, 4)], "float16"),
+        ("ij,ij->", [(5, 4), (5, 4)], "float32"),
+    ],
+)
+def test_cutensor_is_a_candidate_for_products(
+    stand_in, monkeypatch, subscripts, shapes, dtype
+):
+    """It takes arrays in place, and is one of those that are timed."""
+    monkeypatch.setattr(building, "has_cutensor", lambda: True)
+    arrays = [RNG.random(shape).astype(dtype).swapaxes(0, 1).copy() for shape in shapes]
+    arrays = [array.swapaxes(0, 1) for array in arrays]
+    every = building._list_contenders(*place_of(subscripts, *arrays))
+    (call,) = (x.make() for x in every if x.kind == "cutensor")
+    result = call(arrays, None)
+    expected = np.einsum(subscripts, *(x.astype("complex128") for x in arrays))
+    assert (result.shape, result.dtype) == (expected.shape, dtype)
+    assert np.allclose(result, expected, rtol=100 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "shapes", "dtype", "has_library"),
+    [
+        ("ij,jk->ik", [(5, 6), (6, 7)], "float64", False),
+        ("ij,jk->ik", [(5, 6), (6, 7)], "int64", True),
+        ("ij,ij->ij", [(5, 6), (5, 6)], "float64", True),
+        ("ij,jk->k", [(5, 6), (6, 7)], "float64", True),
+        ("ij,jk,kl->il", [(5, 6), (6, 7), (7, 8)], "float64", True),
+        ("iij,jk->ik", [(5, 5, 6), (6, 7)], "float64", True),
+    ],
+)
+def test_cutensor_is_no_candidate(
+    stand_in, monkeypatch, subscripts, shapes, dtype, has_library
+):
+    """Without the library, for other dtypes, and for what is no product."""
+    monkeypatch.setattr(building, "has_cutensor", lambda: has_library)
+    arrays = [RNG.random(shape).astype(dtype) for shape in shapes]
+    every = building._list_contenders(*place_of(subscripts, *arrays))
+    assert "cutensor" not in {one.kind for one in every}
+
+
+def test_cutensor_is_chosen_where_it_is_the_fastest(stand_in, monkeypatch):
+    """By the times, as the others are."""
+    monkeypatch.setattr(building, "PLAUSIBLE", np.inf)
+    monkeypatch.setattr(building, "has_cutensor", lambda: True)
+    session = open_device("cuda").session
+
+    def timed(_self, run, _stream):
+        session.launches.clear()
+        run()
+        return 1e9 * (session.launches != ["cutensor"])
+
+    monkeypatch.setattr(type(session), "timed", timed)
+    a, b = RNG.random((9, 8)), RNG.random((8, 7))
+    assert np.allclose(call("ij,jk->ik", a, b), a @ b)
+    assert session.launches[-1] == "cutensor"
+
+
 def test_views_are_views(stand_in):
     """Of a single operand without a sum, as numpy gives them."""
     a = np.asarray(RNG.random((5, 7, 3)))

@@ -15,11 +15,11 @@ from feinsum.errors import InvalidEinsumError, MeasurementError
 from feinsum.memory import use_fresh_memory
 from feinsum.records import InMemoryStore
 from tests.calling.gpu.fake_libraries import JaxArray, Tensor, jax, torch
-from tests.targets.cuda.fake_driver import Stream, fake_gpu, ndarray
+from tests.targets.cuda.fake_driver import Stream, cutensor, fake_gpu, ndarray
 from tests.targets.cuda.stand_in import needs_nvrtc
 from tests.transforms.support import LOOPY_WARNINGS
 
-__all__ = ["fake_gpu", "jax", "torch"]
+__all__ = ["cutensor", "fake_gpu", "jax", "torch"]
 
 pytestmark = [needs_nvrtc, LOOPY_WARNINGS]
 
@@ -80,6 +80,22 @@ def spoil(arrays):
 
 
 PUT = {"cupy": on_cupy, "torch": on_torch}
+
+
+@pytest.mark.parametrize("library", PUT)
+def test_cutensor_runs_on_the_callers_stream(torch, cutensor, monkeypatch, library):
+    """As the other candidates do, and in the memory of no other call."""
+    for name in ("_list_products", "_list_plans", "list_kernel_contenders"):
+        monkeypatch.setattr(building, name, lambda *_: iter(()))
+    monkeypatch.setattr(building, "make_library_call", lambda *_: None)
+    hosts = [RNG.random(shape) for shape in ((9, 8), (8, 7))]
+    options = {"database": InMemoryStore(), "effort": "estimate"}
+    with Stream():
+        for _ in range(3):
+            arrays = [PUT[library](host) for host in hosts]
+            result = feinsum.call_einsum("ij,jk->ki", *arrays, **options)
+            spoil(arrays)
+            assert np.allclose(values_of(result), (hosts[0] @ hosts[1]).T)
 
 
 @pytest.mark.parametrize("library", PUT)

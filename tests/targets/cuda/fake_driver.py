@@ -20,11 +20,14 @@ import pytest
 from feinsum.targets.cuda import session
 from feinsum.targets.cuda.cupy_errors import load_cupy
 from feinsum.targets.cuda.cupy_session import CupySession, _build_delay_kernel, get_blas
+from feinsum.targets.cuda.cutensor import load_cutensor
 from tests.targets.cuda.fake_cupy.cupy_backends.cuda.libs import cublas
 from tests.targets.cuda.fibers import function
-from tests.targets.cuda.stand_in import StandInDriver
+from tests.targets.cuda.stand_in import StandInDriver, contract_reference
 
-__all__ = ["CUDARuntimeError", "FakeGpu", "Stream", "fake_gpu", "ndarray"]
+__all__ = [
+    "CUDARuntimeError", "FakeGpu", "Stream", "cutensor", "fake_gpu", "ndarray",
+]  # fmt: skip
 
 ADDRESSES = count(0)
 ALIGNMENT = 256
@@ -324,6 +327,13 @@ def product(name):
     return lambda *given: current().do(lambda: getattr(cublas, name)(*given))
 
 
+def contraction(alpha, first, left, second, right, beta, result, out):
+    """``cupyx.cutensor.contraction`` on the current stream."""
+    assert (alpha, beta) == (1.0, 0.0)
+    hosts = [array.host for array in (first, second, result)]
+    current().do(lambda: contract_reference([left, right, out], hosts))
+
+
 DELAY = SimpleNamespace(get_function=lambda _: lambda *_, **__: None)
 CUPY = SimpleNamespace(
     RawModule=lambda **_: DELAY,
@@ -352,7 +362,11 @@ MODULES = {
         name: product(name) for name in ("dgemm", "dgemmStridedBatched")
     }),
 }  # fmt: skip
-CACHES = load_cupy, get_blas, _build_delay_kernel
+CUTENSOR = {
+    "cupy_backends.cuda.libs.cutensor": SimpleNamespace(get_version=lambda: 20301),
+    "cupyx.cutensor": SimpleNamespace(contraction=contraction),
+}
+CACHES = load_cupy, load_cutensor, get_blas, _build_delay_kernel
 
 
 @pytest.fixture
@@ -367,3 +381,13 @@ def fake_gpu(monkeypatch):
     yield GPU
     for cache in CACHES:
         cache.cache_clear()
+
+
+@pytest.fixture
+def cutensor(fake_gpu, monkeypatch):
+    """The library, which CuPy finds beside the GPU."""
+    for name, module in CUTENSOR.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    load_cutensor.cache_clear()
+    yield
+    load_cutensor.cache_clear()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -33,12 +34,15 @@ def function(source, name, shared_bytes):
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     path = Path(gettempdir(), f"feinsum-stand-in-{digest}.so")
     if not path.exists():
-        source_file, made = path.with_suffix(".cpp"), path.with_suffix(".new")
+        # other processes may compile the same kernel at the same time
+        made = path.with_suffix(f".{os.getpid()}")
+        source_file = path.with_suffix(f".{os.getpid()}.cpp")
         source_file.write_text(text)
         command = ("g++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC",
                    str(source_file), "-o", str(made))  # fmt: skip
         subprocess.run(command, check=True, capture_output=True, text=True)
         made.rename(path)
+        source_file.unlink()
     launch = ctypes.CDLL(str(path)).launch
     launch.are_arrays = ["*" in parameter for parameter in parameters]
     return launch

@@ -24,6 +24,14 @@ from tests.targets.cuda.fibers import function
 
 __all__ = ["StandInDriver", "needs_nvrtc", "stand_in"]
 
+
+def contract_reference(modes, arrays):
+    """What cuTENSOR computes, by numpy: a product of two arrays into a third one."""
+    (first, second, result), (left, right, out) = arrays, modes
+    assert all(len({*mode}) == len(mode) for mode in modes)
+    np.einsum(first, left, second, right, out, out=result)
+
+
 BARRIERS = "work-items end while others wait at a barrier"
 
 
@@ -147,6 +155,10 @@ class StandInSession:
             multiply_reference(gemm, *flat)
 
         return run
+
+    def contract(self, modes, arrays, stream=None):
+        self._launched("cutensor", stream)
+        contract_reference(modes, arrays)
 
     def addresses(self, arrays):
         return [array.ctypes.data for array in arrays]

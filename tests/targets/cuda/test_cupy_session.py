@@ -12,12 +12,14 @@ import pytest
 from feinsum.errors import DeviceLostError, MeasurementError
 from feinsum.measure import compile_kernel
 from feinsum.targets.cuda import cupy_session
+from feinsum.targets.cuda.cutensor import load_cutensor
 from feinsum.targets.devices import open_device
 from tests.targets.cuda.fake_driver import (
     CUDARuntimeError,
     Event,
     Stream,
     current,
+    cutensor,
     fake_gpu,
     ndarray,
 )
@@ -25,7 +27,7 @@ from tests.targets.cuda.kernels import doubled, doubled_backwards
 from tests.targets.cuda.stand_in import needs_nvrtc
 from tests.transforms.support import LOOPY_WARNINGS
 
-__all__ = ["fake_gpu"]
+__all__ = ["cutensor", "fake_gpu"]
 
 pytestmark = [needs_nvrtc, LOOPY_WARNINGS]
 
@@ -189,6 +191,25 @@ def test_a_lack_of_memory_is_explained(session, fake_gpu, allocate, said):
     what_to_do = "the GPU lacks the memory; compute it in parts.*Out of memory"
     with pytest.raises(MeasurementError, match=f"{said}.*{what_to_do}"):
         allocate(session, x)
+
+
+def test_cutensor_contracts_on_the_given_stream(session, cutensor):
+    """Arrays of any strides, into an array there."""
+    host = np.arange(12.0).reshape(3, 4)
+    first, second, result = ndarray((4, 3)), ndarray((4, 5)), ndarray((5, 3))
+    first[...], second[...] = ndarray.of(host.T), np.ones((4, 5))
+    Stream.null.synchronize()
+    session.contract([(0, 1), (0, 2), (2, 1)], [first, second, result], Stream.null)
+    assert np.isnan(result.host).all()
+    Stream.null.synchronize()
+    assert np.array_equal(result.host, np.ones((5, 4)) @ host.T)
+
+
+def test_cutensor_is_found_with_its_version_or_not_at_all(fake_gpu, request):
+    """CuPy's module may be there without the library."""
+    assert load_cutensor() is None
+    request.getfixturevalue("cutensor")
+    assert load_cutensor()[1] == "2.3.1"
 
 
 def test_memory_of_another_allocator_is_not_counted(session, fake_gpu):
