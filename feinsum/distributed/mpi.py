@@ -298,11 +298,12 @@ class _Interpreter:
         arriving: messages on their way to each buffer.
         incoming: the receives of each tag, which a collective replaces.
         like: an array in the memory that MPI reads and writes; None on the host.
+        operands: buffers that no step writes to.
     """
 
     def __init__(self, plan: Plan, comm: Any, buffers: Buffers) -> None:
         self.comm, self.buffers, self.rank = comm, buffers, comm.Get_rank()
-        self.steps = plan.steps[self.rank]
+        self.steps, self.operands = plan.steps[self.rank], frozenset(plan.operands)
         self.sending: list[tuple[Any, Any]] = []
         self.arriving: dict[str, list[_Arrival]] = {}
         self.collectives = {
@@ -375,17 +376,27 @@ class _Interpreter:
         """Start one message, point to point."""
         if isinstance(step, Send):
             self._wait_for(step.source)
-            # MPI reads it until the request is done; leaves may write to the buffer
-            value = self._prepare_sent(self.buffers.view(step.source, step.box).copy())
+            value = self.buffers.view(step.source, step.box)
+            # MPI reads it until the request is done; leaves may write to other buffers
+            if step.source not in self.operands or not value.flags.c_contiguous:
+                value = value.copy()
+            value = self._prepare_sent(value)
             request = self.comm.Isend(value, step.rank, step.tag % N_TAGS)
             self.sending.append((request, value))
             return
         target = self.buffers.view(step.target, step.box)
-        value = np.empty(target.shape, target.dtype, like=self.like)
+        is_reduced = isinstance(step, Reduce)
+        is_staged = self.buffers.like is not None and self.like is None
+        if is_reduced or is_staged or not target.flags.c_contiguous:
+            value = np.empty(target.shape, target.dtype, like=self.like)
+            store = partial(
+                self.buffers.receive, step.target, step.box, value, is_reduced
+            )
+        else:
+            # no step uses this part of the buffer before the message has arrived
+            value, count = target, self.buffers.traffic.count_message
+            store = partial(count, step.target, target.size, is_added=False)
         request = self.comm.Irecv(value, step.rank, step.tag % N_TAGS)
-        store = partial(
-            self.buffers.receive, step.target, step.box, value, type(step) is Reduce
-        )
         self._expect(step.target, request, store)
 
     def _prepare_sent(self, value: Any) -> Any:

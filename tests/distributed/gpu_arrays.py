@@ -56,7 +56,7 @@ class GpuArray(NDArrayOperatorsMixin):
         self._host[index] = _unwrap(value)
 
     def __getattr__(self, name: str):
-        if name in ("shape", "dtype", "size", "nbytes", "ndim"):
+        if name in ("shape", "dtype", "size", "nbytes", "ndim", "flags"):
             return getattr(self._host, name)
         if name in ("copy", "reshape", "view", "transpose"):
             return lambda *args: GpuArray(getattr(self._host, name)(*args))
