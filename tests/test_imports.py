@@ -73,6 +73,31 @@ def test_a_look_up_imports_nothing_else(database):
     assert (said.stdout, said.returncode) == ("found\n", 0), said.stderr
 
 
+CHAIN = """
+letters = [chr(0x100 + k) for k in range(101)]
+text = ",".join(map("".join, zip(letters, letters[1:])))
+feinsum.contract(f"{text}->{letters[0]}{letters[-1]}", *[np.ones((4, 4))] * 100)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "n_most"),
+    [("feinsum.einsum('ij,jk->ik', *2 * [np.ones((2, 2))])", 12), (CHAIN, 25)],
+    ids=["einsum", "contract"],
+)
+def test_calls_load_few_modules(database, call, n_most):
+    """No representation of einsums, no code generator, no library of other numbers."""
+    code = f"""
+import feinsum
+import numpy as np
+{call}
+ours = [name for name in sys.modules if name.partition('.')[0] == 'feinsum']
+print(len(ours) <= {n_most}, sorted({{'feinsum.ir', 'ml_dtypes'}} & set(sys.modules)))
+"""
+    done = _run(code, database)
+    assert done.stdout == "True []\n", done.stderr
+
+
 TUNE = MATVEC + "feinsum.autotune(e, sizes={'n': 8}, n_trials=1)"
 SHOW = "import feinsum\nfeinsum.tune('ij,j->i', [[1.0, 2.0]], [1.0, 2.0])"
 SERVE = (

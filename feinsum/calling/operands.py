@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from feinsum.calling.terms import Shape, write_in_letters
+from feinsum.dtypes import get_sum_dtype, is_half
 from feinsum.errors import InvalidEinsumError, InvalidTypeError
-from feinsum.ir.dtypes import get_sum_dtype, is_half
 from feinsum.libraries import is_device_array, resolve_entries
 from feinsum.words import describe_type, with_article
 

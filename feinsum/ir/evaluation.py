@@ -20,8 +20,8 @@ import numpy as np
 
 from feinsum.contraction.by_numpy import MAX_LETTERS
 from feinsum.contraction.paths import contract_greedily
+from feinsum.dtypes import get_sum_dtype
 from feinsum.errors import InvalidEinsumError, ProgramError
-from feinsum.ir.dtypes import get_sum_dtype
 from feinsum.ir.einsums import BatchedEinsum
 from feinsum.ir.expression_values import evaluate_body, evaluate_into
 from feinsum.ir.expressions import get_operand_name

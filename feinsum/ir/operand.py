@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+import feinsum.ir.dtypes  # noqa: F401  (then numpy knows the name bfloat16)
+from feinsum.dtypes import format_dtype, get_eps, is_inexact, is_numeric
 from feinsum.errors import InvalidEinsumError
-from feinsum.ir.dtypes import format_dtype, get_eps, is_inexact, is_numeric
 
 
 @dataclass(frozen=True, order=True)

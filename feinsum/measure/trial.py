@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from feinsum.dtypes import is_inexact
 from feinsum.errors import MeasurementError
-from feinsum.ir.dtypes import is_inexact
 from feinsum.measure.verdicts import (
     CompiledHostKernel,
     KernelComparison,

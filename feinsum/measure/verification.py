@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
+from feinsum.dtypes import get_eps, is_inexact
 from feinsum.errors import WrongResultError
-from feinsum.ir.dtypes import get_eps, is_inexact
 from feinsum.words import format_count
 
 Array = np.ndarray[Any, np.dtype[Any]]

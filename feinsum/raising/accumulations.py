@@ -27,8 +27,8 @@ from loopy.library.reduction import SumReductionOperation
 from loopy.symbolic import Reduction, get_dependencies
 from pymbolic import primitives as p
 
+from feinsum.dtypes import is_inexact
 from feinsum.errors import NotAnEinsumError
-from feinsum.ir.dtypes import is_inexact
 from feinsum.raising.affine import find_box_extents
 from feinsum.raising.dependences import have_own_entries
 from feinsum.raising.expressions import (

@@ -30,6 +30,7 @@ from loopy.symbolic import (
 )
 from pymbolic import primitives as p
 
+from feinsum.dtypes import is_inexact, is_numeric
 from feinsum.ir import (
     FUNCTIONS,
     BatchedEinsum,
@@ -38,7 +39,6 @@ from feinsum.ir import (
     Operand,
     OperandFunction,
 )
-from feinsum.ir.dtypes import is_inexact, is_numeric
 from feinsum.raising.expressions import Expression, collect_nodes
 from feinsum.raising.nest import RaisedNest, make_refusal
 from feinsum.words import describe_type

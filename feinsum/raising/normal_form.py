@@ -29,8 +29,8 @@ from loopy.kernel.data import ConcurrentTag
 from loopy.symbolic import IdentityMapper
 from pymbolic import primitives as p
 
+from feinsum.dtypes import is_inexact
 from feinsum.errors import NotAnEinsumError
-from feinsum.ir.dtypes import is_inexact
 from feinsum.raising.accumulations import (
     is_accumulation,
     with_shifts,

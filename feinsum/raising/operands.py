@@ -39,6 +39,7 @@ from loopy.symbolic import (
 from loopy.type_inference import TypeReader
 from pymbolic import primitives as p
 
+from feinsum.dtypes import is_inexact
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import (
     BatchedEinsum,
@@ -49,7 +50,6 @@ from feinsum.ir import (
     OperandFunction,
     generalize,
 )
-from feinsum.ir.dtypes import is_inexact
 from feinsum.raising.expressions import (
     Expression,
     collect_nodes,

@@ -19,7 +19,7 @@ from loopy.symbolic import (
 )
 from pymbolic import primitives as p
 
-from feinsum.ir.dtypes import is_inexact
+from feinsum.dtypes import is_inexact
 from feinsum.raising.dependences import get_storage, never_meet
 from feinsum.raising.expressions import (
     Expression,

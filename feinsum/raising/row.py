@@ -27,8 +27,8 @@ from loopy.library.reduction import SumReductionOperation
 from loopy.symbolic import Reduction
 from pymbolic import primitives as p
 
+from feinsum.dtypes import get_eps, is_inexact
 from feinsum.ir import Extent, IndexList
-from feinsum.ir.dtypes import get_eps, is_inexact
 from feinsum.raising.affine import (
     Strides,
     are_distinct_places,

@@ -24,9 +24,9 @@ from pymbolic import evaluate
 from pymbolic import primitives as p
 from pymbolic.mapper import UnsupportedExpressionError
 
+from feinsum.dtypes import is_numeric
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import list_profile_names
-from feinsum.ir.dtypes import is_numeric
 from feinsum.raising.dependences import find_ancestors
 from feinsum.raising.expressions import Expression, collect_loops
 from feinsum.raising.nest import RaisedKernel, RaisedNest, Tree

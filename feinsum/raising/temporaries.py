@@ -22,9 +22,9 @@ import numpy as np
 from constantdict import constantdict
 from pymbolic import primitives as p
 
+from feinsum.dtypes import is_inexact
 from feinsum.errors import NotAnEinsumError
 from feinsum.ir import Extent
-from feinsum.ir.dtypes import is_inexact
 from feinsum.raising.affine import Affine, find_box_extents, parse_affine
 from feinsum.raising.dependences import have_own_entries
 from feinsum.raising.expressions import (

@@ -13,8 +13,8 @@ from math import prod
 import numpy as np
 
 from feinsum.contraction.paths import find_contraction_steps
+from feinsum.dtypes import get_eps, is_half
 from feinsum.ir import BatchedEinsum, get_nodes
-from feinsum.ir.dtypes import get_eps, is_half
 from feinsum.records.environment import Device, DeviceKind
 
 MAX_UNITS = 2**20

@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 
 from feinsum.canonical import FORM_VERSION
+from feinsum.dtypes import is_numeric
 from feinsum.entry_points import DOCUMENTS, list_registered
 from feinsum.errors import ImplausibleError, InvalidEinsumError, InvalidRecordError
 from feinsum.ir import BatchedEinsum, check_profile, from_text, list_size_names
-from feinsum.ir.dtypes import is_numeric
 from feinsum.records.capability import (
     MAX_UNITS,
     compute_least_tolerance,

@@ -30,8 +30,8 @@ import numpy as np
 from loopy.schedule.tools import get_kernel_arg_info
 from loopy.target.c import ExecutableCTarget
 
+from feinsum.dtypes import get_eps, is_inexact
 from feinsum.errors import FeinsumError, MeasurementError, WrongResultError
-from feinsum.ir.dtypes import get_eps, is_inexact
 from feinsum.measure.arguments import find_index_bounds
 from feinsum.measure.judging import choose_quick_sizes
 from feinsum.measure.kernel import generate_for_host

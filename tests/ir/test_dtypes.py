@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from feinsum import array, canonicalize, einsum, evaluate
+from feinsum.dtypes import FLOAT16, get_eps
 from feinsum.errors import InvalidTypeError
 from feinsum.ir import from_text, to_text
-from feinsum.ir.dtypes import BFLOAT16, FLOAT16, get_eps
+from feinsum.ir.dtypes import BFLOAT16
 from feinsum.measure import compute_tolerance
 
 DTYPES = [dtype for dtype in (FLOAT16, BFLOAT16) if dtype is not None]
@@ -64,7 +65,7 @@ def test_without_ml_dtypes_there_is_one_type():
     text = """
 import sys; sys.modules["ml_dtypes"] = None
 import numpy as np
-from feinsum.ir import dtypes
+from feinsum import dtypes, ir
 kinds = [np.dtype(name) for name in ("f2", "f4", "f8", "c16", "i4", "?")]
 print([*map(dtypes.is_half, kinds)].index(True), sum(map(dtypes.is_half, kinds)))
 print(dtypes.get_eps(np.dtype("f8")) < 1e-15, dtypes.format_dtype(np.dtype("f8")))

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from feinsum import array, batched_einsum, einsum
-from feinsum.ir.dtypes import BFLOAT16, FLOAT16
+from feinsum.dtypes import FLOAT16
+from feinsum.ir.dtypes import BFLOAT16
 from feinsum.measure import compile_kernel, open_device
 from feinsum.measure.gpu_figures import get_recipe_figures
 from feinsum.targets.cuda import CudaTarget

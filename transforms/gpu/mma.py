@@ -26,8 +26,8 @@ from loopy.symbolic import get_dependencies
 from pymbolic import primitives as p
 from pymbolic import var
 
+from feinsum.dtypes import is_half
 from feinsum.ir import BatchedEinsum, Workload
-from feinsum.ir.dtypes import is_half
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import MachineModel
 from feinsum.transforms.gpu import heuristics as h

@@ -33,7 +33,7 @@ import numpy as np
 from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.ir.dtypes import get_sum_dtype
+from feinsum.dtypes import get_sum_dtype
 from feinsum.transforms.gpu.layouts import (
     UNSWIZZLED,
     Flat,

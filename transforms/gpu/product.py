@@ -21,8 +21,8 @@ import loopy as lp
 from pymbolic import primitives as p
 from pymbolic import var
 
+from feinsum.dtypes import get_sum_dtype
 from feinsum.ir import BatchedEinsum, Workload
-from feinsum.ir.dtypes import get_sum_dtype
 from feinsum.raising import LoopNest
 from feinsum.transforms.cost import MachineModel
 from feinsum.transforms.gpu import heuristics as h

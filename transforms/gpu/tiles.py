@@ -31,9 +31,9 @@ from loopy.symbolic import TypeCast
 from pymbolic import primitives as p
 from pymbolic import var
 
+from feinsum.dtypes import is_half
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent
-from feinsum.ir.dtypes import is_half
 from feinsum.records.environment import DeviceKind
 from feinsum.transforms.gpu.heuristics import MAX_COUNTED
 from feinsum.transforms.gpu.layouts import Flat, Share, TileLayout, split_into_grid_axes

@@ -21,8 +21,8 @@ from loopy.symbolic import Reduction
 from pymbolic import primitives as p
 from pymbolic import var
 
+from feinsum.dtypes import get_sum_dtype
 from feinsum.ir import Extent, IndexList, order_by_precision
-from feinsum.ir.dtypes import get_sum_dtype
 from feinsum.raising import LoopNest
 
 Expression: TypeAlias = Any

@@ -67,9 +67,9 @@ from feinsum.calling.predicted import (
     list_predicted_families,
 )
 from feinsum.contraction import Step
+from feinsum.dtypes import is_half
 from feinsum.errors import BuildError
 from feinsum.ir import IndexList, write_subscripts
-from feinsum.ir.dtypes import is_half
 from feinsum.targets.cuda import CudaDevice
 from feinsum.targets.cuda.cutensor import has_cutensor
 from feinsum.transforms.ranking import Costed

@@ -14,8 +14,8 @@ from feinsum.calling.einsum_call import EinsumCall
 from feinsum.calling.gpu.products import Product
 from feinsum.calling.kernel import CallKernel
 from feinsum.calling.terms import write_in_letters
+from feinsum.dtypes import is_half
 from feinsum.ir import IndexList
-from feinsum.ir.dtypes import is_half
 from feinsum.targets.cuda import CudaBuilt, CudaDevice, PreparedLaunches
 from feinsum.targets.cuda.cupy_errors import CudaErrors
 from feinsum.targets.cuda.cupy_session import CupySession

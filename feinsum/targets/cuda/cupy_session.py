@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from feinsum.dtypes import is_half
 from feinsum.errors import DeviceLostError, MeasurementError
-from feinsum.ir.dtypes import is_half
 from feinsum.libraries import ALIGNMENT
 from feinsum.targets.cuda.cupy_errors import (
     CudaErrors,

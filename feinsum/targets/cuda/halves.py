@@ -20,7 +20,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from feinsum.ir.dtypes import BFLOAT16, FLOAT16
+from feinsum.dtypes import FLOAT16
+from feinsum.ir.dtypes import BFLOAT16
 
 HALVES: Mapping[np.dtype[np.generic], str] = {
     FLOAT16: "feinsum_float16",

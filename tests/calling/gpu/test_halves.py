@@ -8,7 +8,8 @@ import pytest
 from feinsum.calling.gpu import building
 from feinsum.calling.gpu.flat import FlatCall, flatten_call
 from feinsum.calling.gpu.prepared import KernelCall
-from feinsum.ir.dtypes import BFLOAT16, FLOAT16, get_eps
+from feinsum.dtypes import FLOAT16, get_eps
+from feinsum.ir.dtypes import BFLOAT16
 from tests.calling.gpu.test_call import call, place_of
 from tests.targets.cuda.stand_in import needs_nvrtc, stand_in
 from tests.transforms.support import LOOPY_WARNINGS
