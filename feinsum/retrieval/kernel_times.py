@@ -456,14 +456,19 @@ def choose_loop_sizes(kernel: lp.LoopKernel) -> dict[str, int]:
 
 
 def choose_sizes(kernel: lp.LoopKernel, raised: RaisedKernel) -> dict[str, int]:
-    """Choose the integer scalars of a kernel near the sizes of its einsums."""
+    """Choose the integer scalars of a kernel near the sizes of its einsums.
+
+    A size of several einsums is the least that one of them would have alone, so that
+    the largest arrays decide how long a run takes.
+    """
     scalars = _list_integer_scalars(kernel)
     loops = scalars & kernel.outer_params()
-    sizes = dict.fromkeys(sorted(loops), UNKNOWN_SIZE)
+    quick: dict[str, int] = {}
     for nest in raised.raised:
-        quick = choose_quick_sizes(nest.einsum, nest.generalized)
-        sizes |= {name: n for name, n in quick.items() if name in scalars}
-    return sizes
+        for name, n in choose_quick_sizes(nest.einsum, nest.generalized).items():
+            if name in scalars:
+                quick[name] = min(n, quick.get(name, n))
+    return dict.fromkeys(sorted(loops), UNKNOWN_SIZE) | quick
 
 
 def compute_summation_tolerance(

@@ -12,10 +12,15 @@ from pymbolic import var
 
 from feinsum import generate_loopy
 from feinsum.memory import use_fresh_memory
-from feinsum.raising import LoopNest
+from feinsum.raising import LoopNest, raise_kernel
 from feinsum.records import InMemoryStore, TransformSpec
 from feinsum.retrieval import identity, kernel_trials, look_up, matching
-from feinsum.retrieval.kernel_times import RAGGED, KernelTimes, choose_ragged_sizes
+from feinsum.retrieval.kernel_times import (
+    RAGGED,
+    KernelTimes,
+    choose_ragged_sizes,
+    choose_sizes,
+)
 from feinsum.retrieval.kernel_trials import KernelTrials
 from feinsum.select import Ratio
 from feinsum.transforms import REGISTRY, Parameters, Transform
@@ -163,3 +168,28 @@ def test_ragged_sizes_are_those_that_a_kernel_allows():
     ):
         assumed = lp.assume(unit, words).default_entrypoint
         assert choose_ragged_sizes(assumed, sizes, [name]) == expected
+
+
+@pytest.mark.parametrize("order", ["heavy light", "light heavy"])
+def test_the_heaviest_einsum_decides_how_long_a_run_takes(order):
+    """A size that all einsums share is not that of the one with small arrays."""
+    nests = {
+        "heavy": "y[i, b] = sum([j, k], A[i, j, k])",
+        "light": "z[i, j] = 2*B[i, j]",
+    }
+
+    def sizes_of(*names):
+        unit = lp.make_kernel(
+            ["{[i, j]: 0<=i<n and 0<=j<5}", "{[k, b]: 0<=k<33 and 0<=b<13}"],
+            [nests[name] for name in names],
+            [
+                lp.GlobalArg("A", "float64", shape=("n", 5, 33)),
+                lp.GlobalArg("B", "float64", shape=("n", 5)),
+                "...",
+            ],
+            lang_version=(2018, 2),
+        )
+        return choose_sizes(unit.default_entrypoint, raise_kernel(unit))["n"]
+
+    assert sizes_of("heavy") < sizes_of("light")
+    assert sizes_of(*order.split()) == sizes_of("heavy")
