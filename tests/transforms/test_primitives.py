@@ -20,11 +20,11 @@ from feinsum.transforms.primitives import (
     NestWriter,
     Schedule,
     begin,
-    contract,
     even_block,
     factor_domains,
     hoist_inames,
     join_domains,
+    merge_operands,
     peel_remainder,
     separate_inames,
     split,
@@ -180,7 +180,7 @@ def split_loop_of_known_extent():
 
 def contracted():
     steps = Steps(MASS)
-    (product,) = steps.then(contract, 0, 2)
+    (product,) = steps.then(merge_operands, 0, 2)
     assert steps.schedule.spans[product] == ("i", "e")
     assert steps.schedule.rows == (("J_1", product),)
     return steps
@@ -189,14 +189,14 @@ def contracted():
 def contracted_for_two_rows():
     """Rows that share one operand only have products of their own."""
     steps = Steps(MASS_TWO)
-    assert len(steps.then(contract, 0, 2)) == 2
+    assert len(steps.then(merge_operands, 0, 2)) == 2
     return steps
 
 
 def contracted_once_for_two_rows():
     """Rows that share both operands share the product."""
     steps = Steps(MASS_TWO)
-    assert len(steps.then(contract, 0, 1)) == 1
+    assert len(steps.then(merge_operands, 0, 1)) == 1
     return steps
 
 

@@ -31,10 +31,10 @@ from feinsum.transforms.primitives import (
     SplitLoops,
     StagedTile,
     begin,
-    contract,
     even_block,
     factor_domains,
     join_domains,
+    merge_operands,
     peel_remainder,
     split,
     stage_accumulator,
@@ -125,7 +125,7 @@ def _contract_cheaply(
     path = find_pairwise_path(schedule.terms, schedule.output, tuple(extents.items()))
     products: list[str] = []
     for first, second in path[:-1]:
-        schedule, names = contract(schedule, first, second)
+        schedule, names = merge_operands(schedule, first, second)
         products += names
     return schedule, products
 

@@ -1,13 +1,13 @@
 """Primitives: one loop-nest rewrite each, shown before and after."""
 
 from feinsum.transforms.primitives.compiler_hints import with_hints
-from feinsum.transforms.primitives.contract import contract
 from feinsum.transforms.primitives.domains import (
     factor_domains,
     hoist_inames,
     join_domains,
     separate_inames,
 )
+from feinsum.transforms.primitives.merge_operands import merge_operands
 from feinsum.transforms.primitives.peel import (
     SplitLoops,
     even_block,
@@ -30,11 +30,11 @@ __all__ = [
     "SplitLoops",
     "StagedTile",
     "begin",
-    "contract",
     "even_block",
     "factor_domains",
     "hoist_inames",
     "join_domains",
+    "merge_operands",
     "peel_remainder",
     "separate_inames",
     "split",

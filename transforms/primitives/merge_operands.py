@@ -22,7 +22,7 @@ from feinsum.transforms.primitives.schedule import (
 )
 
 
-def contract(
+def merge_operands(
     schedule: Schedule, first: int, second: int
 ) -> tuple[Schedule, tuple[str, ...]]:
     """Replace the operands at two positions by their product, as one operand.
