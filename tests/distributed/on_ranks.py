@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 from dataclasses import replace
 
@@ -23,7 +24,7 @@ from feinsum.distributed.storage import get_slices
 from feinsum.errors import PlanError
 from feinsum.programs import program
 from feinsum.records import InMemoryStore
-from tests.distributed import gpu_arrays, test_statements
+from tests.distributed import gpu_arrays, test_plans, test_sparse, test_statements
 from tests.distributed.cases import (
     KERNELS,
     by_numpy,
@@ -36,6 +37,7 @@ from tests.distributed.gpu_arrays import GpuArray, to_gpu
 
 PROGRAMS = test_statements.PROGRAMS
 DTYPES = ("float32", "int64", "complex64")
+N_RANDOM = 50
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.Get_rank(), COMM.Get_size()
 
@@ -110,6 +112,48 @@ def programs() -> dict[str, object]:
             "reduced": traffic.reduced,
         }
     return found
+
+
+def random_plans() -> dict[str, object]:
+    """Plans that nobody would make: of einsums, sparse ones too, and of statements."""
+    found: dict[str, object] = {}
+    for seed in range(N_RANDOM):
+        rng = random.Random(seed)
+        name = rng.choice([*KERNELS])
+        made = test_plans.random_plan(rng, KERNELS[name], SIZE)
+        found[f"{name} {seed}"] = outcome(made) | {"counted": counted(made)}
+    for name, made, arrays in test_sparse.on_processes(SIZE):
+        dealt = with_cyclic(made, made.extents)
+        expected = test_sparse.by_numpy(dealt, arrays)
+        found[f"sparse {name}"] = sparse_outcome(dealt, arrays, expected)
+    for name, several in PROGRAMS.items():
+        made = test_statements.random_plan(random.Random(name), several, SIZE)
+        operands = test_statements.operands_of(several)
+        expected = test_statements.by_numpy(several, operands)
+        found[f"statements {name}"] = statements_outcome(made, operands, expected)
+    return found
+
+
+def sparse_outcome(made: Plan, arrays, expected) -> dict[str, object]:
+    """Of a plan with a sparse operand; a sparse result is compared on rank 0."""
+    traffic = Traffic()
+    blocks = made.scatter(arrays if RANK == 0 else None, COMM)
+    parts = run_on_ranks(made, blocks, COMM, leaf=compute_with_numpy, traffic=traffic)
+    whole = made.gather(parts, COMM)
+    is_right = RANK > 0 or np.allclose(test_sparse.as_dense(whole), expected)
+    return report(made, traffic, is_right=is_right)
+
+
+def statements_outcome(made: Plan, operands, expected) -> dict[str, object]:
+    traffic, blocks = Traffic(), blocks_of(made, operands)
+    parts = run_on_ranks(made, blocks, COMM, leaf=compute_with_numpy, traffic=traffic)
+    is_right = all(is_part(made, parts, expected, name) for name in made.outputs)
+    return report(made, traffic, is_right=is_right)
+
+
+def report(made: Plan, traffic: Traffic, *, is_right: bool) -> dict[str, object]:
+    received = {name: getattr(traffic, name) for name in counted(made)}
+    return {"right": bool(is_right), "counted": counted(made), **received}
 
 
 def contract() -> dict[str, object]:
@@ -294,7 +338,8 @@ def main(what: str) -> None:
         return
     jobs = {"everything": everything, "programs": programs, "refusals": refusals,
             "tuned": tuned, "passed": passed, "contract": contract,
-            "collectives": collectives, "gpus": gpus}  # fmt: skip
+            "collectives": collectives, "gpus": gpus,
+            "random": random_plans}  # fmt: skip
     together = COMM.gather({job: jobs[job]() for job in what.split(",")})
     if RANK == 0:
         sys.stdout.write(json.dumps(together) + "\n")

@@ -73,6 +73,21 @@ def test_what_ranks_receive_is_what_was_counted(n):
 
 
 @needs_mpi
+@pytest.mark.parametrize(
+    "n", [3, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 4, 5, 6, 7, 8, 9))]
+)
+def test_any_plan_runs_on_ranks(n):
+    """Over 500 random plans of 2 to 9 ranks give results and counts as predicted."""
+    ranks = [rank["random"] for rank in told(n, "random")]
+    assert len(ranks[0]) > 63
+    for case in ranks[0]:
+        outcomes = [rank[case] for rank in ranks]
+        assert all(one["right"] for one in outcomes), case
+        for key, count in outcomes[0]["counted"].items():
+            assert sum(one[key] for one in outcomes) == count, (case, key)
+
+
+@needs_mpi
 def test_statements_on_ranks(on_three):
     """A tensor that several statements read is fetched once."""
     ranks = [rank["programs"] for rank in on_three]

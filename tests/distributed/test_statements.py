@@ -97,8 +97,8 @@ def test_planned_results_are_numpys(name, processes):
         assert is_alone or not other.estimate().is_better_than(made.estimate())
 
 
-def random_plan(rng: random.Random, program) -> Plan:
-    processes = rng.choice([2, 3, 4, 6, 8])
+def random_plan(rng: random.Random, program, n: int | None = None) -> Plan:
+    processes = rng.choice([2, 3, 4, 6, 8]) if n is None else n
     schedules = [random_schedule(rng, group, processes) for group in program.groups]
     accesses = {x.tensor: x for group in program.groups for x in group.inputs}
     starts = {
