@@ -64,7 +64,7 @@ PATTERNS = {
     "matrix": Pattern((2_000_000, 2_000_000), (2_000_000, 40_000_000)),
 }
 PATTERNS["order 6"] = Pattern((16,) * 6, density=1e-3)
-KERNELS = ("spmv", "spmm", "mttkrp", "ttmc", "tttc")
+KERNELS = ("spmv", "spmm", "mttkrp", "mttkrp-leaf", "tttp", "ttmc", "tttc")
 CHAIN_RANK = 8
 """Of TTTc, whose operands have two ranks each."""
 MOST_RESULT_BYTES = 2**29
@@ -86,12 +86,13 @@ class Problem:
 
     @property
     def is_mttkrp(self) -> bool:
-        """Or SpMV, or SpMM: what libraries have."""
-        return self.name not in ("ttmc", "tttc")
+        """Of the mode at the root; or SpMV, or SpMM: what libraries have."""
+        return self.name in ("spmv", "spmm", "mttkrp")
 
     @property
     def network(self) -> Network:
-        return parse_network(self.subscripts)
+        is_sparse = self.name == "tttp"
+        return parse_network(self.subscripts, has_sparse_output=is_sparse)
 
     @property
     def sizes(self) -> Sizes:
@@ -103,15 +104,18 @@ class Problem:
         arrays = [self.tree.values, *self.tree.indices, *self.tree.pointers]
         item, output = self.tree.values.itemsize, self.network.output
         result = item * prod(self.sizes.extents[i] for i in output)
+        if self.name == "tttp":  # it has the entries of the tree
+            result = self.tree.values.nbytes
         return result + sum(array.nbytes for array in (*arrays, *self.factors))
 
     def reference(self) -> Array:
         """By entries."""
         return compute_sparse_reference(self.network, [self.tree, *self.factors])
 
-    def check(self, name: str, result: Array) -> None:
+    def check(self, name: str, found: Array | CSF) -> None:
         """End the benchmark if a contender is wrong."""
         expected = self.reference()
+        result = found.values if isinstance(found, CSF) else found
         error = np.abs(result - expected).max() / np.abs(expected).max()
         if not error <= TOLERANCE[self.tree.values.dtype.name]:
             raise SystemExit(f"{name} is wrong by {error:.1e}: {self.subscripts}")
@@ -135,6 +139,12 @@ def make_problem(kernel: str, tree: CSF, rank: int, dtype: str) -> Problem:
         case "tttc":
             terms, output = ["ia", "ajb", "bkc", "cld", "dme"], "en"
             ranks, rank = "abcde", CHAIN_RANK
+        case "tttp":
+            ranks = "a"
+            terms, output = [f"{i}a" for i in indices], indices
+        case "mttkrp-leaf":
+            ranks = "a"
+            terms, output = [f"{i}a" for i in indices[:-1]], f"{indices[-1]}a"
         case _:
             ranks = "" if kernel == "spmv" else "a"
             terms, output = [f"{i}{ranks}" for i in indices[1:]], f"i{ranks}"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -93,19 +93,26 @@ def _numba_kernels() -> tuple[Any, Any]:
     return matrix, tensor
 
 
+DOWNWARD = ("mttkrp-leaf", "tttp")
+"""Kernels that multiply rows on the way from the root to the leaves."""
+
+
 def plain_c(problem: Problem) -> Callable[[], Array] | None:
+    if problem.name in DOWNWARD:
+        return _downward_in_c(problem, 1)
     return _in_c(problem, 1) if problem.is_mttkrp else None
 
 
 def splatt(problem: Problem) -> Callable[[], Array] | None:
-    if not problem.is_mttkrp:
+    if not (problem.is_mttkrp or problem.name in DOWNWARD):
         return None
+    in_c = _downward_in_c if problem.name in DOWNWARD else _in_c
     item = problem.tree.values.itemsize
     lanes = model_machine(open_device("host").device).vector_bytes // item
     rank = _as_rows(problem.factors[0]).shape[1]
     while rank % lanes:
         lanes //= 2
-    return _in_c(problem, lanes) if lanes > 1 else None
+    return in_c(problem, lanes) if lanes > 1 else None
 
 
 def one_loop(problem: Problem) -> Callable[[], Array] | None:
@@ -220,6 +227,91 @@ def c_source(order: int, rank: int, item: str, lanes: int) -> str:
     return "\n".join([*lines, "}"])
 
 
+def downward_source(order: int, rank: int, item: str, lanes: int, kernel: str) -> str:
+    """MTTKRP of the mode at the leaves, or TTTP, with a product for each level.
+
+    >>> "product1[8]" in downward_source(3, 32, "double", 4, "tttp")
+    True
+    """
+    kind, n = (f"v{lanes}", rank // lanes) if lanes > 1 else (item, rank)
+    size = lanes * (4 if item == "float" else 8)
+    unroll = "\n#pragma GCC unroll 64\n" if lanes > 1 else ""
+    vectors = f"vector_size({size}), aligned({size // lanes}), may_alias"
+    head = f"int64_t first, int64_t past, {item} *restrict out, const {item} *values"
+    lines = ["#include <stdint.h>"]
+    if lanes > 1:
+        lines.append(f"typedef {item} {kind} __attribute__(({vectors}));")
+    lines.append(f"void mttkrp({head}, const void *const *table) {{")
+    names = [f"idx{level}" for level in range(order)]
+    names += [f"ptr{level}" for level in range(order - 1)]
+    lines += [f"const int32_t *{name} = table[{k}];" for k, name in enumerate(names)]
+    n_factors = order if kernel == "tttp" else order - 1
+    lines += [
+        f"const {item} *f{level} = table[{len(names) + level}];"
+        for level in range(n_factors)
+    ]
+    last, above = order - 1, ""
+    each = f"{unroll}for (int a = 0; a < {n}; ++a)"
+    for level in range(order):
+        begin, end = "first", "past"
+        if level:
+            begin, end = (
+                f"ptr{level - 1}[n{level - 1}{more}]" for more in ("", " + 1")
+            )
+        lines.append(
+            f"for (int64_t n{level} = {begin}; n{level} < {end}; ++n{level}) {{"
+        )
+        offset = f"(int64_t) idx{level}[n{level}] * {rank}"
+        if level < n_factors:
+            lines.append(
+                f"const {kind} *row{level} = (const {kind} *) (f{level} + {offset});"
+            )
+        if level < last:
+            lines.append(f"{kind} product{level}[{n}];")
+            lines.append(f"{each} product{level}[a] = {above}row{level}[a];")
+            above = f"product{level}[a] * "
+    if kernel == "tttp":
+        lines.append(f"{kind} sum = {{0}};")
+        lines.append(f"{each} sum += {above}row{last}[a];")
+        terms = [f"sum[{k}]" for k in range(lanes)] if lanes > 1 else ["sum"]
+        lines.append(f"out[n{last}] = values[n{last}] * ({' + '.join(terms)});")
+    else:
+        lines.append(f"{kind} *to = ({kind} *) (out + {offset});")
+        lines.append(f"{each} to[a] += {above}values[n{last}];")
+    return "\n".join([*lines, "}" * order, "}"])
+
+
+def _downward_in_c(problem: Problem, lanes: int) -> Callable[[], Array]:
+    tree, factors = problem.tree, problem.factors
+    item = {4: "float", 8: "double"}[tree.values.itemsize]
+    rank, is_tttp = factors[0].shape[1], problem.name == "tttp"
+    # sums of lanes in any order, as ours
+    source = downward_source(tree.order, rank, item, lanes, problem.name)
+    function = _compiled(source, "-ffast-math")
+    n_threads = open_device("host").device.compute_units
+    chunks = split_root(tree, n_threads).tolist()
+    indices = [np.asarray(x, np.int32) for x in (*tree.indices, *tree.pointers)]
+    arrays = [*indices, *factors]
+    table = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+    pool = ThreadPoolExecutor(n_threads)
+    n_rows = tree.shape[tree.axes[-1]]
+
+    def call() -> Array:
+        # entries of TTTP are apart; rows of MTTKRP may get terms from all threads
+        shape = (1, tree.nnz) if is_tttp else (len(chunks) - 1, n_rows, rank)
+        outs = np.zeros(shape, factors[0].dtype)
+        parts = [
+            pool.submit(function, *bounds, out.ctypes.data, tree.values.ctypes.data,
+                        table)
+            for bounds, out in zip(pairwise(chunks), cycle(outs), strict=False)
+        ]  # fmt: skip
+        for part in parts:
+            part.result()
+        return outs[0] if len(outs) == 1 else outs.sum(axis=0)
+
+    return call
+
+
 def _in_c(problem: Problem, lanes: int) -> Callable[[], Array]:
     tree, factors = problem.tree, [_as_rows(f) for f in problem.factors]
     item = {4: "float", 8: "double"}[tree.values.itemsize]
@@ -247,12 +339,12 @@ def _in_c(problem: Problem, lanes: int) -> Callable[[], Array]:
 
 
 @cache
-def _compiled(source: str) -> Any:
+def _compiled(source: str, *more_flags: str) -> Any:
     compiler = open_device("host").compiler.command
     with tempfile.TemporaryDirectory() as folder:
         code, built = Path(folder, "kernel.c"), Path(folder, "kernel.so")
         code.write_text(source)
-        flags = ("-std=gnu11", "-O3", "-march=native", "-shared", "-fPIC")
+        flags = "-std=gnu11", "-O3", "-march=native", "-shared", "-fPIC", *more_flags
         subprocess.run([*compiler, *flags, code, "-o", built], check=True, timeout=120)
         function = ctypes.CDLL(str(built)).mttkrp
     function.argtypes = [ctypes.c_int64] * 2 + [ctypes.c_void_p] * 3

@@ -74,6 +74,15 @@ def summarize_programs(text: str) -> list[Row]:
     ]
 
 
+def summarize_sparse(text: str) -> list[Row]:
+    """Times of the best rival over those of feinsum, by kernel."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for entry, *_, ratio, _ in read_table(text)[1:]:
+        groups[entry.split()[0]].append(float(ratio))
+    rows = [[kernel, str(len(v)), *_spread(v)] for kernel, v in groups.items()]
+    return [["kernel", "entries", "mean", "least", "most"], *rows]
+
+
 def summarize_gpu(text: str) -> list[Row]:
     """Times of each rival over ours, by suite, and our own rates."""
     (_, _, _, *rivals, _, _), *rows = read_table(text)
@@ -125,6 +134,7 @@ TABLES: dict[str, Callable[[str], list[Row]]] = {
     "dgfem-sapphire-rapids": summarize_operators,
     "tccg-zen5": summarize_contractions,
     "firedrake-emerald-rapids": summarize_cells,
+    "sparse-zen4": summarize_sparse,
 }
 
 

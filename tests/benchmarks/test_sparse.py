@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.sparse_problems import PATTERNS
-from benchmarks.sparse_rivals import c_source
+from benchmarks.sparse_rivals import c_source, downward_source
 from tests.children import run_python
 from tests.docs.pages import ROOT
 from tests.portions import spread
@@ -17,12 +17,23 @@ def run(*options: str) -> str:
 
 @pytest.mark.parametrize(
     ("only", "dtype"),
-    spread([("^sp", "float32"), ("mttkrp (nips|vast)", "float64")], 1),
+    spread(
+        [
+            ("^sp", "float32"),
+            ("mttkrp (nips|vast)", "float64"),
+            ("(leaf|tttp) vast", "float64"),
+        ],
+        1,
+    ),
 )
 def test_a_small_run_has_a_row_for_each_entry(only: str, dtype: str) -> None:
     """Right results, times of what is installed, a ratio, and the processor."""
     said = run("--only", only, "--scale", "0.0005", "--rank", "16", "--dtype", dtype)
-    rows = [line for line in said.splitlines() if line.startswith(("| mtt", "| sp"))]
+    rows = [
+        line
+        for line in said.splitlines()
+        if line.startswith(("| mtt", "| sp", "| tttp"))
+    ]
     assert len(rows) == 2
     for row in rows:
         _, _, ours, _, _, plain, *_, ratio, _, _ = (x.strip() for x in row.split("|"))
@@ -68,3 +79,5 @@ def test_sums_by_hand_are_vectors() -> None:
     """And plain ones are not."""
     assert "vector_size(32)" in c_source(3, 32, "double", 4)
     assert "vector_size" not in c_source(3, 32, "double", 1)
+    assert "vector_size(32)" in downward_source(3, 32, "double", 4, "tttp")
+    assert "vector_size" not in downward_source(3, 32, "double", 1, "tttp")
