@@ -98,21 +98,22 @@ DOWNWARD = ("mttkrp-leaf", "tttp")
 
 
 def plain_c(problem: Problem) -> Callable[[], Array] | None:
-    if problem.name in DOWNWARD:
-        return _downward_in_c(problem, 1)
-    return _in_c(problem, 1) if problem.is_mttkrp else None
+    return _in_c(problem, 1) if _is_in_c(problem) else None
 
 
 def splatt(problem: Problem) -> Callable[[], Array] | None:
-    if not (problem.is_mttkrp or problem.name in DOWNWARD):
+    if not _is_in_c(problem):
         return None
-    in_c = _downward_in_c if problem.name in DOWNWARD else _in_c
     item = problem.tree.values.itemsize
     lanes = model_machine(open_device("host").device).vector_bytes // item
     rank = _as_rows(problem.factors[0]).shape[1]
     while rank % lanes:
         lanes //= 2
-    return in_c(problem, lanes) if lanes > 1 else None
+    return _in_c(problem, lanes) if lanes > 1 else None
+
+
+def _is_in_c(problem: Problem) -> bool:
+    return problem.is_mttkrp or problem.name in DOWNWARD
 
 
 def one_loop(problem: Problem) -> Callable[[], Array] | None:
@@ -179,50 +180,67 @@ RIVALS: Mapping[str, Callable[[Problem], Callable[[], Array] | None]] = {
 TENSORA = "tensora"
 
 
-def c_source(order: int, rank: int, item: str, lanes: int) -> str:
-    """MTTKRP of the mode at the root, with a sum for each level.
+def _begin_source(
+    order: int, rank: int, item: str, lanes: int, levels: range
+) -> tuple[list[str], str, str]:
+    """Return the first lines, the type of a vector, and the loop over vectors.
 
-    >>> "v4 sum0[8]" in c_source(3, 32, "double", 4)
-    True
+    Args:
+        order: levels of the tree.
+        rank: columns of each factor.
+        item: type of entries.
+        lanes: lanes of a vector; 1 for none.
+        levels: the levels that have a factor.
     """
     kind, n = (f"v{lanes}", rank // lanes) if lanes > 1 else (item, rank)
     size = lanes * (4 if item == "float" else 8)
     unroll = "\n#pragma GCC unroll 64\n" if lanes > 1 else ""
     vectors = f"vector_size({size}), aligned({size // lanes}), may_alias"
     head = f"int64_t first, int64_t past, {item} *restrict out, const {item} *values"
-    lines = ["#include <stdint.h>"]
+    names = [f"const int32_t *idx{level}" for level in range(order)]
+    names += [f"const int32_t *ptr{level}" for level in range(order - 1)]
+    names += [f"const {item} *f{level}" for level in levels]
+    lines = ["#include <stdint.h>", f"enum {{ N = {n} }};"]
     if lanes > 1:
         lines.append(f"typedef {item} {kind} __attribute__(({vectors}));")
     lines.append(f"void mttkrp({head}, const void *const *table) {{")
-    names = [f"idx{level}" for level in range(order)]
-    names += [f"ptr{level}" for level in range(order - 1)]
-    lines += [f"const int32_t *{name} = table[{k}];" for k, name in enumerate(names)]
-    lines += [
-        f"const {item} *f{level} = table[{len(names) + level - 1}];"
-        for level in range(1, order)
-    ]
+    lines += [f"{name} = table[{k}];" for k, name in enumerate(names)]
+    return lines, kind, f"{unroll}for (int a = 0; a < N; ++a)"
+
+
+def _open_loop(level: int) -> str:
+    """Write the head of the loop over the nodes of a level."""
+    above = f"ptr{level - 1}[n{level - 1}"
+    begin, end = (f"{above}]", f"{above} + 1]") if level else ("first", "past")
+    return f"for (int64_t n{level} = {begin}; n{level} < {end}; ++n{level}) {{"
+
+
+def _find_row(array: str, level: int, rank: int, kind: str) -> str:
+    """Write the address of a row, as vectors."""
+    return f"({kind} *) ({array} + (int64_t) idx{level}[n{level}] * {rank})"
+
+
+def c_source(order: int, rank: int, item: str, lanes: int) -> str:
+    """MTTKRP of the mode at the root, with a sum for each level.
+
+    >>> "v4 sum0[N]" in c_source(3, 32, "double", 4)
+    True
+    """
+    lines, kind, each = _begin_source(order, rank, item, lanes, range(1, order))
     for level in range(order):
-        begin, end = "first", "past"
+        lines.append(_open_loop(level))
         if level:
-            begin, end = (
-                f"ptr{level - 1}[n{level - 1}{more}]" for more in ("", " + 1")
-            )
-        lines.append(
-            f"for (int64_t n{level} = {begin}; n{level} < {end}; ++n{level}) {{"
-        )
-        if level:
-            row = f"f{level} + (int64_t) idx{level}[n{level}] * {rank}"
-            lines.append(f"const {kind} *row{level} = (const {kind} *) ({row});")
+            row = _find_row(f"f{level}", level, rank, f"const {kind}")
+            lines.append(f"const {kind} *row{level} = {row};")
         if level < order - 1:
-            lines.append(f"{kind} sum{level}[{n}] = {{0}};")
+            lines.append(f"{kind} sum{level}[N] = {{0}};")
     for level in reversed(range(order)):
         value = f"values[n{level}]" if level == order - 1 else f"sum{level}[a]"
         target, more = f"sum{level - 1}[a] +=", f" * row{level}[a]"
         if level == 0:
-            address = f"out + (int64_t) idx0[n0] * {rank}"
-            lines.append(f"{kind} *to = ({kind} *) ({address});")
+            lines.append(f"{kind} *to = {_find_row('out', 0, rank, kind)};")
             target, more = "to[a] =", ""
-        lines.append(f"{unroll}for (int a = 0; a < {n}; ++a) {target} {value}{more};")
+        lines.append(f"{each} {target} {value}{more};")
         lines.append("}")
     return "\n".join([*lines, "}"])
 
@@ -230,44 +248,19 @@ def c_source(order: int, rank: int, item: str, lanes: int) -> str:
 def downward_source(order: int, rank: int, item: str, lanes: int, kernel: str) -> str:
     """MTTKRP of the mode at the leaves, or TTTP, with a product for each level.
 
-    >>> "product1[8]" in downward_source(3, 32, "double", 4, "tttp")
+    >>> "product1[N]" in downward_source(3, 32, "double", 4, "tttp")
     True
     """
-    kind, n = (f"v{lanes}", rank // lanes) if lanes > 1 else (item, rank)
-    size = lanes * (4 if item == "float" else 8)
-    unroll = "\n#pragma GCC unroll 64\n" if lanes > 1 else ""
-    vectors = f"vector_size({size}), aligned({size // lanes}), may_alias"
-    head = f"int64_t first, int64_t past, {item} *restrict out, const {item} *values"
-    lines = ["#include <stdint.h>"]
-    if lanes > 1:
-        lines.append(f"typedef {item} {kind} __attribute__(({vectors}));")
-    lines.append(f"void mttkrp({head}, const void *const *table) {{")
-    names = [f"idx{level}" for level in range(order)]
-    names += [f"ptr{level}" for level in range(order - 1)]
-    lines += [f"const int32_t *{name} = table[{k}];" for k, name in enumerate(names)]
-    n_factors = order if kernel == "tttp" else order - 1
-    lines += [
-        f"const {item} *f{level} = table[{len(names) + level}];"
-        for level in range(n_factors)
-    ]
     last, above = order - 1, ""
-    each = f"{unroll}for (int a = 0; a < {n}; ++a)"
+    levels = range(order if kernel == "tttp" else last)
+    lines, kind, each = _begin_source(order, rank, item, lanes, levels)
     for level in range(order):
-        begin, end = "first", "past"
-        if level:
-            begin, end = (
-                f"ptr{level - 1}[n{level - 1}{more}]" for more in ("", " + 1")
-            )
-        lines.append(
-            f"for (int64_t n{level} = {begin}; n{level} < {end}; ++n{level}) {{"
-        )
-        offset = f"(int64_t) idx{level}[n{level}] * {rank}"
-        if level < n_factors:
-            lines.append(
-                f"const {kind} *row{level} = (const {kind} *) (f{level} + {offset});"
-            )
+        lines.append(_open_loop(level))
+        if level in levels:
+            row = _find_row(f"f{level}", level, rank, f"const {kind}")
+            lines.append(f"const {kind} *row{level} = {row};")
         if level < last:
-            lines.append(f"{kind} product{level}[{n}];")
+            lines.append(f"{kind} product{level}[N];")
             lines.append(f"{each} product{level}[a] = {above}row{level}[a];")
             above = f"product{level}[a] * "
     if kernel == "tttp":
@@ -276,64 +269,43 @@ def downward_source(order: int, rank: int, item: str, lanes: int, kernel: str) -
         terms = [f"sum[{k}]" for k in range(lanes)] if lanes > 1 else ["sum"]
         lines.append(f"out[n{last}] = values[n{last}] * ({' + '.join(terms)});")
     else:
-        lines.append(f"{kind} *to = ({kind} *) (out + {offset});")
+        lines.append(f"{kind} *to = {_find_row('out', last, rank, kind)};")
         lines.append(f"{each} to[a] += {above}values[n{last}];")
     return "\n".join([*lines, "}" * order, "}"])
-
-
-def _downward_in_c(problem: Problem, lanes: int) -> Callable[[], Array]:
-    tree, factors = problem.tree, problem.factors
-    item = {4: "float", 8: "double"}[tree.values.itemsize]
-    rank, is_tttp = factors[0].shape[1], problem.name == "tttp"
-    # sums of lanes in any order, as ours
-    source = downward_source(tree.order, rank, item, lanes, problem.name)
-    function = _compiled(source, "-ffast-math")
-    n_threads = open_device("host").device.compute_units
-    chunks = split_root(tree, n_threads).tolist()
-    indices = [np.asarray(x, np.int32) for x in (*tree.indices, *tree.pointers)]
-    arrays = [*indices, *factors]
-    table = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
-    pool = ThreadPoolExecutor(n_threads)
-    n_rows = tree.shape[tree.axes[-1]]
-
-    def call() -> Array:
-        # entries of TTTP are apart; rows of MTTKRP may get terms from all threads
-        shape = (1, tree.nnz) if is_tttp else (len(chunks) - 1, n_rows, rank)
-        outs = np.zeros(shape, factors[0].dtype)
-        parts = [
-            pool.submit(function, *bounds, out.ctypes.data, tree.values.ctypes.data,
-                        table)
-            for bounds, out in zip(pairwise(chunks), cycle(outs), strict=False)
-        ]  # fmt: skip
-        for part in parts:
-            part.result()
-        return outs[0] if len(outs) == 1 else outs.sum(axis=0)
-
-    return call
 
 
 def _in_c(problem: Problem, lanes: int) -> Callable[[], Array]:
     tree, factors = problem.tree, [_as_rows(f) for f in problem.factors]
     item = {4: "float", 8: "double"}[tree.values.itemsize]
-    rank = factors[0].shape[1]
-    function = _compiled(c_source(tree.order, rank, item, lanes))
-    n_threads = open_device("host").device.compute_units
-    chunks = split_root(tree, n_threads).tolist()
+    rank, kernel = factors[0].shape[1], problem.name
+    chunks = split_root(tree, open_device("host").device.compute_units).tolist()
+    n_outs = 1
+    if kernel in DOWNWARD:
+        # sums of lanes in any order, as ours
+        source = downward_source(tree.order, rank, item, lanes, kernel)
+        function = _compiled(source, "-ffast-math")
+        shape: tuple[int, ...] = (tree.nnz,)
+        if kernel != "tttp":  # rows of MTTKRP may get terms from all threads
+            shape, n_outs = (tree.shape[tree.axes[-1]], rank), len(chunks) - 1
+    else:
+        function = _compiled(c_source(tree.order, rank, item, lanes))
+        shape = (tree.shape[0], *problem.factors[0].shape[1:])
     indices = [np.asarray(x, np.int32) for x in (*tree.indices, *tree.pointers)]
     arrays = [*indices, *factors]
     table = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
-    pool = ThreadPoolExecutor(n_threads)
+    pool = ThreadPoolExecutor(len(chunks) - 1)
 
     def call() -> Array:
-        out = np.zeros((tree.shape[0], rank), factors[0].dtype)
-        pointers = out.ctypes.data, tree.values.ctypes.data, table
+        outs = np.zeros((n_outs, *shape), factors[0].dtype)
         parts = [
-            pool.submit(function, first, past, *pointers)
-            for first, past in pairwise(chunks)
+            pool.submit(
+                function, *bounds, out.ctypes.data, tree.values.ctypes.data, table
+            )
+            for bounds, out in zip(pairwise(chunks), cycle(outs), strict=False)
         ]
         for part in parts:
             part.result()
-        return out.reshape((tree.shape[0], *problem.factors[0].shape[1:]))
+        return outs[0] if n_outs == 1 else outs.sum(axis=0)
 
     return call
 
