@@ -6,7 +6,7 @@
 # PART   by default all, in this order:
 #   contest  12 entries of each suite against JAX, torch, CuPy and cuTENSOR
 #   rest     all other entries
-#   calls    calls of the everyday suite, after feinsum is installed from the wheels
+#   calls    everyday calls, and of halves, after feinsum is installed from the wheels
 #   trials   recipes of workloads without a packaged fact, see docs/how-to/gpu.md
 #   smoke    a line for each feature that works
 #

@@ -253,6 +253,68 @@ def everyday() -> list[Entry]:
     return list(map(_of_arrays, read_suite(EVERYDAY)))
 
 
+HALVES: dict[str, tuple[str, dict[str, int]]] = {
+    "product": ("ij,jk->ik", {"i": 4096, "j": 4096, "k": 4096}),
+    "product of a transpose": ("ij,kj->ik", {"i": 4096, "j": 2048, "k": 4096}),
+    "product of a stack": (
+        "bij,bjk->bik",
+        {"b": 64, "i": 1024, "j": 512, "k": 1024},
+    ),
+    "scores of attention": (
+        "bqhd,bkhd->bhqk",
+        {"b": 4, "q": 2048, "h": 16, "d": 128, "k": 2048},
+    ),
+    "values of attention": (
+        "bhqk,bkhd->bqhd",
+        {"b": 4, "h": 16, "q": 2048, "k": 2048, "d": 128},
+    ),
+    "grouped queries": (
+        "bqgrd,bkgd->bgrqk",
+        {"b": 4, "q": 1024, "g": 8, "r": 4, "d": 128, "k": 1024},
+    ),
+    "projection to heads": (
+        "bsd,dhe->bhse",
+        {"b": 8, "s": 1024, "d": 2048, "h": 16, "e": 128},
+    ),
+    "projection from heads": (
+        "bhse,hed->bsd",
+        {"b": 8, "h": 16, "s": 1024, "e": 128, "d": 2048},
+    ),
+    "experts": ("ecd,edf->ecf", {"e": 16, "c": 1024, "d": 1024, "f": 4096}),
+    "mixture of experts": (
+        "te,td,edf->tf",
+        {"t": 1024, "e": 4, "d": 1024, "f": 1024},
+    ),
+    "bilinear form": ("bi,oij,bj->bo", {"b": 4096, "i": 256, "o": 64, "j": 256}),
+    "scores of pairs": ("bi,ij,bj->b", {"b": 65536, "i": 512, "j": 512}),
+    "low-rank update": (
+        "bsd,dr,re->bse",
+        {"b": 8, "s": 2048, "d": 4096, "r": 16, "e": 4096},
+    ),
+    "dot products of rows": ("bsd,bsd->bs", {"b": 64, "s": 2048, "d": 1024}),
+    "outer products": ("bi,bj->bij", {"b": 512, "i": 512, "j": 512}),
+    "transpose": ("bshd->bhsd", {"b": 32, "s": 1024, "h": 32, "d": 128}),
+}
+"""Subscripts and sizes of what models compute in half precision."""
+
+
+def halves() -> list[Entry]:
+    """Large calls in half precision, of either type."""
+    return [
+        Entry(
+            "halves",
+            f"{name} of {dtype}",
+            "large",
+            subscripts,
+            (tuple(Plain(f"a{k}") for k in range(subscripts.count(",") + 1)),),
+            sizes,
+            dtype=dtype,
+        )
+        for name, (subscripts, sizes) in HALVES.items()
+        for dtype in ("float16", "bfloat16")
+    ]
+
+
 def drawn(seed: int) -> list[Entry]:
     """Einsums of arrays that are drawn at random, in place of :func:`everyday`."""
     return list(map(_of_arrays, drawn_entries(seed)))

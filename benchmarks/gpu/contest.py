@@ -1,10 +1,10 @@
 """Times the kernels of a contest and their rivals on a GPU, in turns.
 
 ``python -m benchmarks.gpu.contest FOLDER --out FILE`` needs numpy and CuPy, and JAX and
-torch to compare with, but nothing of feinsum. Several processes prepare entries, one at
-a time has the GPU, and a crash costs one entry. Entries with results are skipped, so
-the same command resumes an interrupted run. All arrays are on the GPU before anything
-is timed.
+torch to compare with, but nothing of feinsum. Several processes prepare entries, and a
+crash costs one entry. When all are prepared, or most of the time is over, one process
+after the other times its entries. Entries with results are skipped, so the same command
+resumes an interrupted run. All arrays are on the GPU before anything is timed.
 
 In its turn, a contender is called for some milliseconds, and only the last call is
 waited for: the host's work counts if it takes longer than the GPU's. ``device_s`` is
@@ -24,10 +24,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.gpu import report
 from benchmarks.gpu.bundle import runner
+from benchmarks.gpu.meeting import PATIENCE_S, TIMING_SHARE, Meeting
 from benchmarks.gpu.rivals import COMPILED, RIVALS, Call, list_versions, seconds_of
 
 PREFIX = "given_"
@@ -49,7 +51,10 @@ def main() -> int:
         work(bundle, options)
         return 0
     options.end = time.time() + options.budget
-    with ThreadPoolExecutor(options.jobs) as pool:
+    with (
+        TemporaryDirectory() as options.meeting,
+        ThreadPoolExecutor(options.jobs) as pool,
+    ):
         list(pool.map(lambda k: supervise(bundle, k, options), range(options.jobs)))
     print(report.summary(report.read(options.out)))
     return 1 if missing(bundle, options) else 0
@@ -57,10 +62,18 @@ def main() -> int:
 
 def supervise(bundle: Any, k: int, options: argparse.Namespace) -> None:
     """Run a process for every ``jobs``-th entry, and another one after a crash."""
+    try:
+        _run_processes(bundle, k, options)
+    finally:
+        Meeting(Path(options.meeting)).arrive(k)
+
+
+def _run_processes(bundle: Any, k: int, options: argparse.Namespace) -> None:
     options = argparse.Namespace(**{**vars(options), "worker": k})
     command = [sys.executable, "-m", "benchmarks.gpu.contest", options.folder,
                "--worker", k, "--jobs", options.jobs, "--out", options.out,
-               "--end", options.end]  # fmt: skip
+               "--end", options.end, "--budget", options.budget,
+               "--meeting", options.meeting]  # fmt: skip
     command += ["--first", options.first] if options.first else []
     command += [x for rival in options.without for x in ("--without", rival)]
     while missing(bundle, options) and time.time() < options.end:
@@ -69,7 +82,7 @@ def supervise(bundle: Any, k: int, options: argparse.Namespace) -> None:
             subprocess.run(list(map(str, command)), timeout=left + 10, check=False)
         except subprocess.TimeoutExpired:
             lines = lines_of(bundle, options)
-            if lines and "seconds" not in lines[-1]:
+            if lines and not {"seconds", "is_cut"} & {*lines[-1]}:
                 cut = {"name": lines[-1]["name"], "is_cut": True}
                 report.append(options.out, cut)
             return
@@ -104,16 +117,31 @@ def lines_of(bundle: Any, options: argparse.Namespace) -> list[Any]:
 
 
 def work(bundle: Any, options: argparse.Namespace) -> None:
-    """Measure the entries of this process, until the time is over."""
+    """Prepare the entries of this process, wait for the others, and time all."""
+    meeting, building_end = Meeting(Path(options.meeting)), options.end
+    building_end -= TIMING_SHARE * options.budget
     gpu = runner.Gpu(bundle, options.folder, Path(options.out))
     _autotune_in_turns(gpu)
     _warm_up(gpu, [name for name in RIVALS if name not in options.without])
+    prepared = []
     for k in missing(bundle, options):
+        if time.time() > building_end:
+            break
+        name = {"name": bundle["workloads"][k]["name"]}
+        report.append(options.out, name)
+        prepared.append(prepare(gpu, bundle, k, options))
+        # a later crash is not that of this entry
+        report.append(options.out, {**name, "is_cut": True})
+        _free(gpu)
+    meeting.arrive(options.worker)
+    meeting.wait(options.jobs, building_end + PATIENCE_S)
+    for calls, found in prepared:
         if time.time() > options.end:
             return
-        report.append(options.out, {"name": bundle["workloads"][k]["name"]})
-        measure(gpu, bundle, k, options)
-        _free(gpu)
+        report.append(options.out, {"name": found["name"]})
+        with gpu.turn():
+            found["seconds"] = timed(calls)
+        report.append(options.out, found)
 
 
 def _warm_up(gpu: Any, rivals: Iterable[str]) -> None:
@@ -156,8 +184,10 @@ def _free(gpu: Any) -> None:
         sys.modules["torch"].cuda.empty_cache()
 
 
-def measure(gpu: Any, bundle: Any, k: int, options: argparse.Namespace) -> None:
-    """Verify and time all contenders of an entry, and write the result.
+def prepare(
+    gpu: Any, bundle: Any, k: int, options: argparse.Namespace
+) -> tuple[dict[str, Call], dict[str, Any]]:
+    """Verify all contenders of an entry; the calls, and what is known of them.
 
     Raises:
         GpuError: after an error that lasts: in this process, rivals would fail, too.
@@ -173,9 +203,7 @@ def measure(gpu: Any, bundle: Any, k: int, options: argparse.Namespace) -> None:
         report.append(options.out, {**found, "seconds": {}})
         raise
     calls |= _rivals(gpu, workload, case, options.without, found)
-    with gpu.turn():
-        found["seconds"] = timed(calls)
-    report.append(options.out, found)
+    return calls, found
 
 
 def _ours(gpu: Any, workload: Any, case: Any, found: dict[str, Any]) -> dict[str, Call]:
@@ -287,9 +315,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", required=True)
     parser.add_argument("--first", type=int, help="so many entries; by default all")
     parser.add_argument("--without", action="append", default=[], choices=RIVALS)
-    parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1))
+    parser.add_argument("--jobs", type=int, default=min(12, os.cpu_count() or 1))
     parser.add_argument("--worker", type=int)
     parser.add_argument("--end", type=float)
+    parser.add_argument("--meeting", help="a folder")
     return parser.parse_args()
 
 

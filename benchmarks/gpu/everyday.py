@@ -1,4 +1,4 @@
-"""Calls of the everyday suite on arrays of a GPU, untuned, and of rivals.
+"""Calls on arrays of a GPU, untuned, and of rivals: everyday ones, and of halves.
 
 ``python -m benchmarks.gpu.everyday --out FILE`` needs feinsum, CuPy, JAX and torch on
 the machine with the GPU. Several processes build calls, the smallest entries first.
@@ -13,7 +13,6 @@ of which only the last one is.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import logging
 import os
 import subprocess
@@ -21,7 +20,6 @@ import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,12 +27,14 @@ from typing import Any
 import numpy as np
 
 import feinsum
-from benchmarks.experiments.entries import Entry, everyday
+from benchmarks.experiments.entries import Entry, everyday, halves
 from benchmarks.gpu import report
+from benchmarks.gpu.meeting import PATIENCE_S, TIMING_SHARE, Meeting
 from benchmarks.gpu.report import OURS
 from benchmarks.gpu.rivals import COMPILED, RIVALS, Call, list_versions, seconds_of
 from feinsum.calling.gpu import contenders
 from feinsum.calling.kernel_cache import Calls
+from feinsum.dtypes import is_half, is_inexact
 from feinsum.errors import DeviceLostError
 from feinsum.memory import get_remembered
 from feinsum.records import InMemoryStore
@@ -45,35 +45,6 @@ N_IN_A_ROW = 20
 ROUNDS = 21
 LONG_S = 0.02
 """A call that takes longer is timed in fewer rounds."""
-PATIENCE_S = 8.0
-"""For which processes wait for one that still builds, and after the end."""
-TIMING_SHARE = 0.35
-"""Of the budget, for timing."""
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """Where the processes of a run wait for each other.
-
-    Attributes:
-        folder: empty at first.
-    """
-
-    folder: Path
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """While no other process times anything."""
-        with (self.folder / "lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
-            yield
-
-    def wait(self, worker: int, n_workers: int, limit: float) -> None:
-        """Until all processes are here, or the limit, a time, is over."""
-        places = [self.folder / str(k) for k in range(n_workers)]
-        places[worker].touch()
-        while time.time() < limit and not all(place.exists() for place in places):
-            time.sleep(0.1)
 
 
 def main() -> int:
@@ -128,7 +99,8 @@ def work(options: argparse.Namespace) -> None:
             calls, found = prepared(entry, store, names)
         load_cupy().get_default_memory_pool().free_all_blocks()
         built.append((calls, {**found, "messages": [*messages]}))
-    meeting.wait(*share, building_end + PATIENCE_S)
+    meeting.arrive(options.worker)
+    meeting.wait(options.jobs, building_end + PATIENCE_S)
     time_all(built, options.out, meeting, options.end)
 
 
@@ -169,7 +141,7 @@ def entries_left(
     What belongs to which process does not depend on the file, to which others write.
     """
     done = {line["name"] for line in report.read(path)}
-    entries = [entry for entry in everyday() if entry.group in sizes]
+    entries = [e for e in (*everyday(), *halves()) if e.group in sizes]
     entries.sort(key=lambda entry: entry.footprint_bytes)
     return [entry for entry in entries[worker::jobs] if _name(entry) not in done]
 
@@ -212,11 +184,15 @@ def _name(entry: Entry) -> str:
 def values_of(entry: Entry, xp: Any) -> dict[str, Any]:
     """Uniform in 0.5 to 1.5, real and imaginary parts, or whole numbers from 0 to 9.
 
+    Halves are of -0.5 to 0.5, so that their sums do not overflow.
+
     Args:
         xp: CuPy, or numpy.
     """
     rng, dtype = xp.random.default_rng(0), np.dtype(entry.dtype)
-    factor, least = (1.0, 0.5) if dtype.kind in "fc" else (10.0, 0.0)
+    factor, least = (1.0, 0.5) if is_inexact(dtype) else (10.0, 0.0)
+    if is_half(dtype):
+        least = -0.5
 
     def drawn(shape: tuple[int, ...]) -> Any:
         values = rng.random(shape) * factor + least
@@ -241,6 +217,7 @@ def prepared(
     stream = cupy.cuda.get_current_stream()
     found: dict[str, Any] = {
         "name": _name(entry),
+        "suite": entry.suite,
         "subscripts": entry.subscripts,
         "dtype": entry.dtype,
         "flops": entry.flops,
@@ -264,9 +241,14 @@ def prepared(
     found["choice"] = _choice()
     calls: dict[str, Call] = {OURS: (ours, lambda _: stream.synchronize())}
     calls |= _rival_calls(rivals, entry, values, found)
-    if "cupy" in calls:
-        results = {name: call() for name, (call, _) in calls.items() if name != OURS}
-        found["errors"] = errors_of({OURS: [result], **results}, cupy)
+    results = {name: call()[0] for name, (call, _) in calls.items() if name != OURS}
+    if is_half(result.dtype):
+        wide = [operand.astype(np.float32) for operand in operands]
+        expected = cupy.einsum(entry.subscripts, *wide, optimize=True)
+    else:
+        expected = results.get("cupy")
+    if expected is not None:
+        found["errors"] = errors_of({OURS: result, **results}, expected, cupy)
     return calls, found
 
 
@@ -281,21 +263,22 @@ def describe_gpu() -> dict[str, Any]:
     }
 
 
-def errors_of(results: Mapping[str, Any], xp: Any) -> dict[str, float]:
-    """How far each is from CuPy's result, relative to the largest entry of that.
+def errors_of(results: Mapping[str, Any], expected: Any, xp: Any) -> dict[str, float]:
+    """How far each is from what is expected, relative to the largest entry of that.
 
     Args:
         xp: CuPy, or numpy.
     """
-    (expected,) = results["cupy"]
-    # integers wrap around, booleans have no difference, halves overflow
+    # integers wrap around, booleans have no difference
     wide = np.result_type(expected.dtype, np.float64)
     expected = expected.astype(wide)
     scale = float(abs(expected).max()) or 1.0
-    return {
-        name: float(abs(xp.from_dlpack(result).astype(wide) - expected).max()) / scale
-        for name, (result,) in results.items()
-    }
+
+    def largest_error(result: Any) -> float:
+        array = result if isinstance(result, xp.ndarray) else xp.from_dlpack(result)
+        return float(abs(array.astype(wide) - expected).max())
+
+    return {name: largest_error(result) / scale for name, result in results.items()}
 
 
 def _choice() -> str:
@@ -345,7 +328,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--sizes", nargs="+", default=["large"])
     parser.add_argument("--compiled", action="store_true",
                         help="torch.compile, too: seconds per entry")  # fmt: skip
-    parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1))
+    parser.add_argument("--jobs", type=int, default=min(12, os.cpu_count() or 1))
     parser.add_argument("--worker", type=int)
     parser.add_argument("--end", type=float)
     parser.add_argument("--meeting", type=Path)
