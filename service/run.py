@@ -47,9 +47,10 @@ def run(settings: Settings, announce: Callable[[str], None] = lambda _: None) ->
         StoreError: before the first request, if the database cannot be opened.
         InvalidRequestError: if the address cannot be bound.
     """
-    # migrates the database once, before several workers open it
-    open_serving_store(settings.database).close()
+    # bound first, so that a port in use leaves no new database behind
     with listen(settings.host, settings.port) as listener:
+        # migrates the database once, before several workers open it
+        open_serving_store(settings.database).close()
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         announce(f"http://{host}:{listener.getsockname()[1]}")
         configure_logs(settings.log_level)

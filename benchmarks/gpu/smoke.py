@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -310,6 +311,19 @@ def _cutensor() -> str:
     opened().session.contract(modes, [*operands, result], stream)
     check(result.get(), np.einsum("ijk,kli->lj", a, b))
     return loaded[1]
+
+
+@step("plans: 4 ranks, blocks on a GPU")
+def _ranks() -> str:
+    starter = shutil.which("mpiexec")
+    if starter is None:
+        return "no MPI is installed"
+    command = [starter, "-n", "4", sys.executable, "-m", "benchmarks.gpu.ranks"]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=STEP_S, check=False
+    )
+    assert ended.returncode == 0, f"{ended.stdout} {ended.stderr}"
+    return ended.stdout
 
 
 @step("out of memory")
