@@ -223,6 +223,7 @@ def _ours(gpu: Any, workload: Any, case: Any, found: dict[str, Any]) -> dict[str
                 raise
     if not kernels:
         return {}
+    found["tried"] = {spec: seconds for seconds, spec, _ in kernels}
     found["device_s"], found["spec"], best = min(kernels, key=lambda one: one[0])
     stream = gpu.cupy.cuda.get_current_stream()
     call = (lambda: [launch() for launch in best]), lambda _: stream.synchronize()

@@ -95,8 +95,13 @@ def work(options: argparse.Namespace) -> None:
         if time.time() > building_end:
             break
         messages.clear()
-        with _noted(options.out, {"name": _name(entry)}):
-            calls, found = prepared(entry, store, names)
+        try:
+            with _noted(options.out, {"name": _name(entry)}):
+                calls, found = prepared(entry, store, names)
+        except DeviceLostError:
+            raise
+        except Exception:  # noqa: BLE001  (it has a line, and others can be built)
+            continue
         load_cupy().get_default_memory_pool().free_all_blocks()
         built.append((calls, {**found, "messages": [*messages]}))
     meeting.arrive(options.worker)

@@ -26,7 +26,7 @@ from benchmarks.experiments.entries import Entry
 from benchmarks.experiments.functions import Function
 from benchmarks.gpu import contest
 from benchmarks.gpu.bundle import runner
-from benchmarks.gpu.bundle.candidates import candidates
+from benchmarks.gpu.bundle.candidates import candidates, vary
 from benchmarks.gpu.bundle.folder import Exported, write_bundle
 from benchmarks.gpu.bundle.workload import (
     SEED,
@@ -45,7 +45,8 @@ from feinsum.tuning.problem import TuningProblem
 
 N_BEST, N_ATTEMPTS, N_UNMEASURED = 2, 3, 3
 """Recipes of a workload: the fastest that were measured, among the first of which some
-may not be compiled; or predicted ones if there is none.
+may not be compiled with functions; if none is, variations of the fastest, and predicted
+ones.
 """
 N_REPRESENTATIVE, N_CLASSES = 12, 4
 """Entries that represent a suite, and classes by operations per byte."""
@@ -59,11 +60,13 @@ def write_contest(
     entries: Sequence[Entry],
     after: Mapping[str, Mapping[TransformSpec, float]],
     on_workload: Callable[[int], None] | None = None,
+    n_varied: int = 0,
 ) -> Exported:
     """Write a contest, those entries first that represent their suites.
 
     Args:
         after: the seconds of further recipes that ran, by key.
+        n_varied: variations of each entry's fastest recipe that take part, too.
 
     Raises:
         MeasurementError: if the folder is not empty, or the contest gets too large.
@@ -71,7 +74,7 @@ def write_contest(
     known = recorded(architecture)
     for key, seconds in after.items():
         known.setdefault(key, {}).update(seconds)
-    make = partial(workload_of, known, architecture)
+    make = partial(workload_of, known, architecture, n_varied=n_varied)
     ordered = order_entries(entries)
     return write_bundle(folder, architecture, make, ordered, on_workload=on_workload)
 
@@ -139,7 +142,10 @@ def mixed(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def workload_of(
-    known: Mapping[str, Mapping[TransformSpec, float]], architecture: str, entry: Entry
+    known: Mapping[str, Mapping[TransformSpec, float]],
+    architecture: str,
+    entry: Entry,
+    n_varied: int = 0,
 ) -> BuiltWorkload:
     """An entry with its fastest kernels."""
     canonical = CanonicalEntry.of(entry)
@@ -158,7 +164,7 @@ def workload_of(
         "flops": entry.flops,
         "entry_bytes": entry.footprint_bytes,
         "baseline": 0,
-        "candidates": list(_kernels(builder, problem, case, known)),
+        "candidates": list(_kernels(builder, problem, case, known, n_varied)),
     }
     return BuiltWorkload(document, builder.files, builder.left_out)
 
@@ -168,8 +174,9 @@ def _kernels(
     problem: TuningProblem,
     case: Case,
     known: Mapping[str, Mapping[TransformSpec, float]],
+    n_varied: int,
 ) -> Iterator[dict[str, Any]]:
-    """The fastest recipes that were measured, or else predicted ones."""
+    """The fastest recipes that were measured, and variations; else predicted ones."""
     tried = known.get(str(problem.form.key), {})
     best = sorted((s for s in tried if tried[s] < np.inf), key=tried.__getitem__)
     measured = [*islice(builder.buildable(best[:N_ATTEMPTS], case), N_BEST)]
@@ -177,8 +184,12 @@ def _kernels(
     failed = {spec.name for spec in best[:N_ATTEMPTS]}
     predicted = candidates(problem, {}, builder.architecture)
     others = (spec for spec in predicted if spec.name not in failed)
-    n_others = 1 if best else N_UNMEASURED
-    yield from measured or islice(builder.buildable(others, case), n_others)
+    n_varied = n_varied if measured else max(n_varied, N_UNMEASURED)
+    varied = (s for b in best[:1] for s in vary(b, problem) if s not in best)
+    n_others = 0 if measured else 1 if best else N_UNMEASURED
+    yield from measured
+    yield from islice(builder.buildable(varied, case), n_varied)
+    yield from islice(builder.buildable(others, case), n_others)
 
 
 @dataclass(frozen=True)

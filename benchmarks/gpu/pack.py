@@ -89,6 +89,12 @@ def build_pack(
     trials: Annotated[
         int, typer.Option(metavar="N", min=2, help="Recipes of a workload to try.")
     ] = 4,
+    variations: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=0, help="Variations of each recipe of the contest."
+        ),
+    ] = 0,
     after: Annotated[
         Path | None,
         typer.Option(
@@ -119,7 +125,7 @@ def build_pack(
         exported = {
             "contest": write_contest(
                 folder / "contest", architecture, entries, known,
-                lambda _: progress.advance(task),
+                lambda _: progress.advance(task), variations,
             ),
             "trials": export_bundle(
                 problems, folder / "trials", architecture,

@@ -12,8 +12,10 @@ import pytest
 
 from benchmarks.experiments.entries import both_suites, dgfem, tccg, with_elements
 from benchmarks.gpu import contest, make_contest, report, rivals
+from benchmarks.gpu.bundle.candidates import vary
 from benchmarks.gpu.bundle.folder import read_bundle
 from feinsum.errors import BuildError
+from feinsum.records import TransformSpec
 from tests.children import run_python
 from tests.docs.pages import ROOT
 from tests.targets.cuda.stand_in import needs_nvrtc
@@ -63,6 +65,8 @@ def test_our_kernels_are_right_with_functions_for_operands(folder, tmp_path):
     assert {x["name"] for x in found} == {e.name for e in entries()}
     for line in found:
         assert line["spec"].startswith("gpu_")
+        assert line["device_s"] == line["tried"][line["spec"]]
+        assert line["device_s"] == min(line["tried"].values())
         assert len(line["seconds"]["feinsum"]) == contest.ROUNDS
         assert set(line["refused"]) == set(rivals.RIVALS)
 
@@ -130,7 +134,8 @@ def test_a_contest_has_the_recipes_on_record(monkeypatch):
     recorded = make_contest.recorded("sm_90")
     document = make_contest.workload_of(recorded, "sm_90", entry).document
     known = recorded[document["key"]]
-    best = [*map(str, sorted(known, key=known.__getitem__))]
+    first, *_ = fastest = sorted(known, key=known.__getitem__)
+    best = [*map(str, fastest)]
     specs = [candidate["spec"] for candidate in document["candidates"]]
     assert specs == best[: make_contest.N_BEST]
     candidate = make_contest.WorkloadBuilder.candidate
@@ -143,7 +148,29 @@ def test_a_contest_has_the_recipes_on_record(monkeypatch):
     monkeypatch.setattr(make_contest.WorkloadBuilder, "candidate", refuse)
     made = make_contest.workload_of(recorded, "sm_90", entry)
     assert made.left_out == dict.fromkeys(best[: make_contest.N_ATTEMPTS], "it spills")
-    assert len(made.document["candidates"]) == 1
+    *varied, other = (
+        TransformSpec.parse(x["spec"]) for x in made.document["candidates"]
+    )
+    assert len(varied) == make_contest.N_UNMEASURED
+    assert {x.name for x in varied} == {first.name} != {other.name}
+
+
+def test_variations_of_a_recipe_differ_in_one_value():
+    """They are of the newest version, which is tried with the same values first."""
+    (entry,) = both_suites("^face_mass_b1_Ni20_Nj10$", max_gflop=1e6)
+    problem = make_contest.CanonicalEntry.of(entry).problem
+    known = make_contest.recorded("sm_90")[str(problem.form.key)]
+    old = min((s for s in known if s.name == "gpu_operator_mma"), key=known.__getitem__)
+    assert old.version == 1
+    first, *varied = vary(old, problem)
+    assert (first.name, first.version, first.parameters) == (
+        old.name,
+        2,
+        old.parameters,
+    )
+    assert varied
+    for spec in varied:
+        assert sum(spec.parameters[k] != v for k, v in old.parameters.items()) == 1
 
 
 @pytest.mark.parametrize("suite", [dgfem(), tccg()], ids=["dgfem", "tccg"])

@@ -9,9 +9,9 @@ from itertools import islice
 from feinsum.predict import get_usual_gpu, predict_recipes
 from feinsum.records import TransformSpec
 from feinsum.transforms import (
+    REGISTRY,
     Transform,
     find_applicable_transforms,
-    find_transform,
     list_configurations,
 )
 from feinsum.tuning.problem import TuningProblem
@@ -43,7 +43,7 @@ def candidates(
     ]
     found: dict[TransformSpec, None] = {}
     for spec in sorted(tried, key=tried.__getitem__)[:N_BEST]:
-        found.update(dict.fromkeys(_neighbours(spec, problem)))
+        found.update(dict.fromkeys(vary(spec, problem)))
     predicted = predict_recipes(
         problem.einsum, problem.sizes, get_usual_gpu(architecture)
     )
@@ -71,13 +71,26 @@ def _drawn(
     return family.spec(drawn) if space.constraint(drawn) is None else None
 
 
-def _neighbours(spec: TransformSpec, problem: TuningProblem) -> Iterator[TransformSpec]:
-    """Configurations that differ in one parameter."""
-    family = find_transform(spec.name, spec.version)
+def vary(spec: TransformSpec, problem: TuningProblem) -> list[TransformSpec]:
+    """Recipes of the newest version of a family: the same, then with one other value.
+
+    The order is random, and the same each time; so a few of them vary all parameters.
+    """
+    family = REGISTRY[spec.name, max(v for name, v in REGISTRY if name == spec.name)]
     space = family.get_space(problem.workload)
-    for name, values in space.items() if space else ():
-        for value in values:
-            changed = {**spec.parameters, name: value}
-            is_pointless = space.constraint(changed) is not None
-            if changed != spec.parameters and not is_pointless:
-                yield family.spec(changed)
+    if space is None:
+        return []
+    varied = [
+        {**spec.parameters, name: value}
+        for name, values in space.items()
+        for value in values
+        if value != spec.parameters.get(name)
+    ]
+    random.Random(problem.workload_text).shuffle(varied)
+    return [
+        newest
+        for parameters in (spec.parameters, *varied)
+        if (newest := family.spec(parameters)) != spec
+        and {*parameters} == {*space}
+        and space.constraint(parameters) is None
+    ]
