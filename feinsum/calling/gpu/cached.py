@@ -40,6 +40,7 @@ from feinsum.calling.gpu.prepared import (
 from feinsum.calling.gpu.site import Site, parse_arrays
 from feinsum.calling.kernel_cache import Calls, LookupOptions
 from feinsum.calling.operands import find_first_uses
+from feinsum.causes import is_known_cause
 from feinsum.memory import get_remembered
 from feinsum.targets.cuda.device import CudaDevice
 
@@ -106,9 +107,11 @@ class CachedCalls:
         if error is None:
             self.repeated = build.result()
             return
-        logger.warning(
-            "a library goes on computing %s: %s", self.parsed.einsum.subscripts, error
-        )
+        # such as a GPU in exclusive mode: one warning for all calls
+        is_known = isinstance(error, Exception) and is_known_cause(error, "GPU calls")
+        level = logging.INFO if is_known else logging.WARNING
+        subscripts = self.parsed.einsum.subscripts
+        logger.log(level, "a library goes on computing %s: %s", subscripts, error)
         self.repeated = self.library
 
 

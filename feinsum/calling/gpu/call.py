@@ -9,6 +9,7 @@ stream wait for the stream of the array::
 Afterwards torch's stream waits for CuPy's, since torch may reuse the operands' memory.
 The streams of other libraries are unknown, so the host waits. If torch itself or
 prepared launches compute the result of tensors, these run on torch's stream instead.
+What computes a call is the subject of :mod:`feinsum.calling.gpu.cached`.
 """
 
 from __future__ import annotations

@@ -173,14 +173,16 @@ def test_no_call_waits_for_a_build(unfinished):
     assert ready.call is get_calls().repeated
 
 
-def test_builds_that_wait_are_bounded(unfinished, monkeypatch):
+def test_builds_that_wait_are_bounded(unfinished):
     """Calls of further kinds begin their builds later."""
-    monkeypatch.setattr(builder.Builder, "is_busy", True)
+    process = get_remembered(builder.Builder)
+    process._n_requests = builder.MAX_WAITING + 1
     for _ in range(3):
         call("ij,jk->ik", A, B)
     assert get_calls().build is None
-    monkeypatch.setattr(builder.Builder, "is_busy", False)
+    process._n_requests = builder.MAX_WAITING
     call("ij,jk->ik", A, B)
+    process._n_requests = 0
     assert get_calls().build is not None
 
 
@@ -229,7 +231,7 @@ def test_requests_that_wait_share_a_process(monkeypatch):
     ],
 )
 def test_a_build_that_fails_leaves_the_library(monkeypatch, caplog, program, words):
-    """With the reason in the log, once."""
+    """With the reason in the log, once for all calls."""
     head = "from feinsum.processes import Channel; channel = Channel(); "
     command = (sys.executable, "-c", head + program)
     monkeypatch.setattr(processes, "make_python_command", lambda _: command)
@@ -239,6 +241,9 @@ def test_a_build_that_fails_leaves_the_library(monkeypatch, caplog, program, wor
         if k == 1:
             assert wait_for_builds(LIMIT_S)
     assert type(get_calls().repeated) is LibraryCall
+    for _ in range(2):
+        call("ij,jk->ki", A, B)
+    assert wait_for_builds(LIMIT_S)
     (record,) = (x for x in caplog.records if x.name == cached.__name__)
     assert record.levelname == "WARNING"
     with pytest.raises(BuildError, match=words):
@@ -256,13 +261,18 @@ def test_what_fails_is_answered():
 
 @pytest.mark.filterwarnings("ignore::feinsum.FeinsumWarning")
 def test_options_and_stores_need_this_process(monkeypatch):
-    """The caller asks for a kernel then, or nobody else can read the store."""
+    """The caller asks for a kernel then, or nobody else can read the store; likewise
+    calls that are too large for a library.
+    """
     monkeypatch.setattr(cached, "build_elsewhere", None)
     for options in (
         {"database": InMemoryStore()},
         {"effort": "estimate"},
         {"on_miss": "warn"},
+        {},
     ):
+        if not options:  # the library may need several times the memory
+            monkeypatch.setattr(cached, "MAX_FIRST_BYTES", A.nbytes)
         with use_fresh_memory():
             for _ in range(2):
                 assert np.allclose(call("ij->i", A, **options), A.sum(1))
