@@ -19,7 +19,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Lock
+from threading import Lock, main_thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +106,9 @@ class CachedCalls:
         error = build.exception()
         if error is None:
             self.repeated = build.result()
+            return
+        # at its end, this process ends the one that builds
+        if not main_thread().is_alive():
             return
         # such as a GPU in exclusive mode: one warning for all calls
         is_known = isinstance(error, Exception) and is_known_cause(error, "GPU calls")
