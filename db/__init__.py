@@ -8,7 +8,7 @@ its clients see it), :mod:`feinsum.db.server` (a database as the service sees it
 if __name__ != "feinsum.db":
     raise ImportError("import it as feinsum.db; the folder is not a package")
 
-from feinsum.db.address import get_default_location, is_service
+from feinsum.db.address import is_service
 from feinsum.db.layers import LayeredStore
 from feinsum.db.opened import (
     LAYERS_VARIABLE,
@@ -32,6 +32,7 @@ from feinsum.db.opened import (
 from feinsum.db.remote import HttpStore
 from feinsum.db.shipped import ShippedStore, get_shipped_facts, write_facts
 from feinsum.db.sql import SqlStore, open_store
+from feinsum.options import get_default_location
 
 __all__ = [
     "LAYERS_VARIABLE",

@@ -22,7 +22,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from feinsum.errors import StoreUnavailableError
-from feinsum.options import DATABASE_VARIABLE
+from feinsum.options import DATABASE_VARIABLE, get_default_location
 from feinsum.words import describe_type
 
 BUSY_TIMEOUT_S = 30.0
@@ -67,16 +67,6 @@ class Location:
         # PostgreSQL also takes passwords as options of the query
         shown = self.url.difference_update_query(["password", "sslpassword"])
         return str(self.path or shown.render_as_string(hide_password=True))
-
-
-def get_default_location() -> str:
-    """Return the path or URL of the user's database.
-
-    The value of ``FEINSUM_DATABASE`` if set, otherwise ``facts.sqlite`` in the user's
-    data folder.
-    """
-    chosen = os.environ.get(DATABASE_VARIABLE, "").strip()
-    return chosen or str(user_data_path("feinsum") / "facts.sqlite")
 
 
 def is_not_created_yet() -> bool:

@@ -24,7 +24,6 @@ from typing import TypeAlias
 from feinsum.db.address import (
     Location,
     format_location,
-    get_default_location,
     get_remote_url,
     is_not_created_yet,
     is_service,
@@ -40,6 +39,7 @@ from feinsum.db.shipped import get_shipped_facts
 from feinsum.db.sql.store import SqlStore, open_store
 from feinsum.errors import StoreError, StoreUnavailableError
 from feinsum.memory import get_remembered
+from feinsum.options import get_default_location
 from feinsum.records import InMemoryStore, Store
 
 Database: TypeAlias = str | PathLike[str] | Store | None

@@ -129,6 +129,19 @@ DEPRECATED_VARIABLES = {
 DATABASE_VARIABLE = "FEINSUM_DATABASE"
 """Environment variable: the database of facts; see :mod:`feinsum.db`."""
 
+
+def get_default_location() -> str:
+    """Return the path or URL of the user's database.
+
+    The value of ``FEINSUM_DATABASE`` if set, otherwise ``facts.sqlite`` in the user's
+    data folder.
+    """
+    from platformdirs import user_data_path
+
+    chosen = os.environ.get(DATABASE_VARIABLE, "").strip()
+    return chosen or str(user_data_path("feinsum") / "facts.sqlite")
+
+
 DEVICE_VARIABLE = "FEINSUM_DEVICE"
 """Environment variable with a part of a device's name."""
 

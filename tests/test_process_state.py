@@ -38,6 +38,7 @@ STATE = (
 """What is not assigned to."""
 ALLOWED = {
     # programs of ours, and their children
+    "feinsum/calling/gpu/builder.py": "a child that builds",
     "feinsum/calling/host/builder.py": "a child that builds",
     "feinsum/canonical/search_process.py": "a child that searches",
     "feinsum/cli/shared/failure.py": "SIGTERM, in the command line",

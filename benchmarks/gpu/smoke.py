@@ -1,4 +1,4 @@
-"""Tries feinsum on an NVIDIA GPU: one line for each step, in less than a minute.
+"""Tries feinsum on an NVIDIA GPU: one line for each step, in less than two minutes.
 
 Every step runs, even after others failed. Results are compared with numpy's::
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import shutil
 import signal
@@ -23,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from types import FrameType
 from typing import Any
@@ -31,7 +33,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 import feinsum
+from feinsum.calling.kernel_cache import Calls
 from feinsum.errors import FeinsumError, FeinsumWarning, MeasurementError
+from feinsum.memory import get_remembered
 from feinsum.records import InMemoryStore
 
 FAILED, NO_GPU = 1, 3
@@ -188,6 +192,100 @@ def add_calls() -> None:
 
 
 add_calls()
+
+
+WAITED = ("gradient", "chain")
+"""Cases whose calls another process builds."""
+STORED: list[TemporaryDirectory[str]] = []
+"""The folder with what it has built, once a step has made it."""
+BUILD_S = 25.0
+
+
+@contextmanager
+def own_folder(folder: str) -> Iterator[None]:
+    """Have a cache and a database of one's own, and no other settings of feinsum."""
+    saved = {k: v for k, v in os.environ.items() if k.startswith("FEINSUM_")}
+    for name in saved:
+        del os.environ[name]
+    os.environ["FEINSUM_CACHE_DIR"] = str(Path(folder, "cache"))
+    os.environ["FEINSUM_DATABASE"] = str(Path(folder, "facts.sqlite"))
+    try:
+        yield
+    finally:
+        del os.environ["FEINSUM_CACHE_DIR"], os.environ["FEINSUM_DATABASE"]
+        os.environ.update(saved)
+
+
+def timed_call(library: Library, case: str) -> float:
+    """Milliseconds of a call with the user's database, whose result is numpy's."""
+    subscripts, shapes = CASES[case]
+    hosts = [np.random.default_rng(0).random(shape) for shape in shapes]
+    operands = [library.put(host) for host in hosts]
+    start = perf_counter()
+    result = feinsum.call_einsum(subscripts, *operands)
+    elapsed_s = perf_counter() - start
+    check(library.get(result), np.einsum(subscripts, *hosts, optimize=True))
+    return 1e3 * elapsed_s
+
+
+def nobody_waits(case: str) -> str:
+    """Times of calls before, during and after their build."""
+    from feinsum.calling.gpu.cached import wait_for_builds
+
+    library = cupy_arrays()
+    if not STORED:
+        STORED.append(TemporaryDirectory(ignore_cleanup_errors=True))
+    get_remembered(Calls).gpu.clear()
+    with own_folder(STORED[-1].name):
+        times = [timed_call(library, case) for _ in range(3)]
+        start = perf_counter()
+        assert wait_for_builds(BUILD_S), f"no call is built after {BUILD_S:g} s"
+        waited_s = perf_counter() - start
+        times += [timed_call(library, case) for _ in range(2)]
+        (cached,) = get_remembered(Calls).gpu.values()
+    assert cached.build is not None, "an earlier process has built it"
+    cached.build.result()  # or the reason why a library goes on
+    before = ", ".join(f"{ms:.1f}" for ms in times[:3])
+    after = ", ".join(f"{ms:.1f}" for ms in times[3:])
+    return f"calls of {before} ms; {waited_s:.1f} s; {after} ms: {cached.repeated!r}"
+
+
+STEPS.extend((f"nobody waits: {case}", partial(nobody_waits, case)) for case in WAITED)
+
+
+def describe_first_call(library: Library, case: str) -> dict[str, Any]:
+    """Describe the first call of this process: whether it was built before."""
+    # the first use of a GPU by a process takes longer than a call
+    library.get(library.put(np.ones(3)))
+    first_ms = timed_call(library, case)
+    (cached,) = get_remembered(Calls).gpu.values()
+    return {
+        "first_ms": round(first_ms, 1),
+        "second_ms": round(timed_call(library, case), 1),
+        "built": None if cached.repeated is None else repr(cached.repeated),
+        "has_loopy": "loopy" in sys.modules,
+    }
+
+
+@step("nobody waits: a later process")
+def _later_process() -> str:
+    assert STORED, "the step before has built nothing"
+    said = []
+    with TemporaryDirectory(ignore_cleanup_errors=True) as empty:
+        for word, folder in (("cold", empty), ("warm", STORED[-1].name)):
+            with own_folder(folder):
+                start = perf_counter()
+                child = subprocess.run(
+                    [sys.executable, __file__, "--first", WAITED[0]],
+                    capture_output=True, text=True, timeout=STEP_S, check=False,
+                )  # fmt: skip
+                elapsed_s = perf_counter() - start
+            assert child.returncode == 0, child.stderr.strip()[-300:]
+            found = json.loads(child.stdout.splitlines()[-1])
+            assert not found["has_loopy"], f"{word}: Loopy is loaded"
+            assert (found["built"] is None) == (word == "cold"), f"{word}: {found}"
+            said.append(f"{word}: {found}, {elapsed_s:.2f} s of the process")
+    return "; ".join(said)
 
 
 @step("cupy: single precision")
@@ -607,11 +705,15 @@ def _tried(name: str, function: Callable[[], str], report: Report) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--budget", type=float, default=60, help="seconds for all")
+    parser.add_argument("--budget", type=float, default=100, help="seconds for all")
     parser.add_argument("--only", default="", help="steps whose names have this")
     parser.add_argument("--log", type=Path, default=Path(".cache/gpu/smoke.log"))
     parser.add_argument("--illegal", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--first", choices=WAITED, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.first:
+        print(json.dumps(describe_first_call(cupy_arrays(), given.first)))
+        return 0
     if given.illegal:
         illegal()
         return 0

@@ -296,7 +296,7 @@ def _call_any(
     """
     # a GPU first: its arrays must not be read as arrays of the host
     if any(type(x) is not np.ndarray and is_cuda_array(x) for x in operands):
-        from feinsum.calling.gpu.call import call_on_gpu  # loads Loopy, for a second
+        from feinsum.calling.gpu.call import call_on_gpu  # not for arrays of numpy
 
         return call_on_gpu(subscripts, operands, device, options, out, gpu_key)
     if has_sparse(operands):

@@ -28,8 +28,8 @@ from typing import Any
 
 import numpy as np
 
+from feinsum.calling.background import BUILD_THREAD
 from feinsum.calling.einsum_call import EinsumCall, parse_call
-from feinsum.calling.host.background import BUILD_THREAD
 from feinsum.calling.host.general import SHORT_S, GeneralCall
 from feinsum.calling.kernel_cache import RECORDED, Calls
 from feinsum.calling.operands import ArrayForm, find_first_uses, get_form

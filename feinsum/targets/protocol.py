@@ -17,12 +17,13 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from feinsum.records import Device, Environment
-from feinsum.targets.layout import Layout
+if TYPE_CHECKING:
+    from feinsum.records import Device, Environment
+    from feinsum.targets.layout import Layout
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from benchmarks.gpu import smoke
+from feinsum import processes
+from feinsum.memory import use_fresh_memory
+from tests.calling.gpu.test_builder import COMMAND
+from tests.calling.gpu.test_call import OnGpu
 from tests.targets.cuda.stand_in import needs_nvrtc, stand_in
 from tests.transforms.support import LOOPY_WARNINGS
 
@@ -45,3 +52,23 @@ def test_a_step_that_fails_is_told_and_the_next_is_tried(
     assert second.startswith("ok")
     assert last == "1 failed, 1 ok"
     assert "ZeroDivisionError" in (tmp_path / "log").read_text()
+
+
+def test_a_later_process_has_the_call_at_once(stand_in, monkeypatch):
+    """One step lets another process build it; the next one describes first calls."""
+    library = smoke.Library("cupy", OnGpu, np.asarray)
+    monkeypatch.chdir(Path(__file__).parents[2])
+    monkeypatch.setattr(smoke, "cupy_arrays", lambda: library)
+    monkeypatch.setattr(smoke, "STORED", [])
+    monkeypatch.setattr(smoke, "BUILD_S", 120.0)
+    monkeypatch.setattr(processes, "make_python_command", lambda _: COMMAND)
+    case = smoke.WAITED[0]
+    with use_fresh_memory():
+        ((_, step),) = steps(f"nobody waits: {case}")
+        assert step().startswith("calls of")
+    (folder,) = smoke.STORED
+    for path, is_built in ((folder.name, True), (f"{folder.name}/empty", False)):
+        with use_fresh_memory(), smoke.own_folder(path):
+            described = smoke.describe_first_call(library, case)
+        assert (described["built"] is not None) == is_built
+    folder.cleanup()

@@ -25,7 +25,7 @@ from feinsum.calling.einsum_call import (
     normalize_terms,
     with_terms,
 )
-from feinsum.calling.gpu.contenders import Contender, Site, choose_fastest, parse_arrays
+from feinsum.calling.gpu.contenders import Contender, choose_fastest
 from feinsum.calling.gpu.flat import flatten_call
 from feinsum.calling.gpu.prepared import (
     LETTERS,
@@ -33,16 +33,16 @@ from feinsum.calling.gpu.prepared import (
     CutensorCall,
     GpuCall,
     KernelCall,
-    LibraryCall,
     ProductCall,
     StepsCall,
-    ViewCall,
-    ZerosCall,
     count_result_bytes,
     get_blas_dtype,
+    make_library_call,
+    make_trivial_call,
     shape_arrays,
 )
 from feinsum.calling.gpu.products import Product
+from feinsum.calling.gpu.site import Site, parse_arrays
 from feinsum.calling.gpu.steps import (
     Contraction,
     PlannedSteps,
@@ -70,7 +70,7 @@ from feinsum.contraction import Step
 from feinsum.dtypes import is_half
 from feinsum.errors import BuildError
 from feinsum.ir import IndexList, write_subscripts
-from feinsum.targets.cuda import CudaDevice
+from feinsum.targets.cuda.built import CudaBuilt
 from feinsum.targets.cuda.cutensor import has_cutensor
 from feinsum.transforms.ranking import Costed
 
@@ -92,12 +92,9 @@ def build(parsed: EinsumCall, site: Site) -> GpuCall:
         MeasurementError: if there is not enough memory for the result.
     """
     opened = site.opened
-    if parsed.is_empty:
-        # an empty sum is zero, and BLAS refuses empty matrices
-        return ZerosCall(parsed, opened)
-    view = make_view_call(parsed, opened)
-    if view is not None:
-        return view
+    trivial = make_trivial_call(parsed, opened)
+    if trivial is not None:
+        return trivial
     opened.check_room(count_result_bytes(parsed), "a result")
     contenders = [*_list_contenders(parsed, site)]
     predicted = [x.seconds for x in contenders if not x.is_proven]
@@ -166,22 +163,6 @@ def _list_plans(
         every = Step(tuple(range(n_operands)), problem.terms, order)
         last = Step((n_operands,), (order,), problem.output)
         yield PlannedSteps(seconds, (every, last))
-
-
-def make_view_call(parsed: EinsumCall, opened: CudaDevice) -> ViewCall | None:
-    """Return the call as a view; None if it sums entries or has several operands."""
-    term, output = parsed.einsum.inputs[0], parsed.einsum.output
-    if len(parsed.einsum.inputs) > 1 or {*term} != {*output}:
-        return None
-    return ViewCall(parsed, opened)
-
-
-def make_library_call(parsed: EinsumCall, opened: CudaDevice) -> LibraryCall | None:
-    """Return a call of CuPy's einsum; None if it is empty or has too many indices."""
-    # CuPy has one letter for each index
-    is_short = len(parsed.einsum.indices) <= len(LETTERS)
-    is_needed = is_short and not parsed.is_empty
-    return LibraryCall(parsed, opened) if is_needed else None
 
 
 def _require_library(library: GpuCall | None, parsed: EinsumCall) -> GpuCall:
@@ -333,7 +314,12 @@ def _with_kernel(parsed: EinsumCall, site: Site, kernel: CallKernel) -> KernelCa
     is_plain = parsed.dtype == parsed.work_dtype and all(
         session.is_packed(array) and array.dtype == parsed.dtype for array in arrays
     )
-    return KernelCall(parsed, site.opened, kernel, is_plain)
+    built = kernel.compiled.built
+    assert isinstance(built, CudaBuilt)
+    names = [feed.name for feed in parsed.arguments]
+    launches = built.list_launches(names, parsed.sizes)
+    recipe = str(kernel.spec or "a recorded recipe")
+    return KernelCall(parsed, site.opened, launches, recipe, is_plain, kernel)
 
 
 def _compute_magnitudes(parsed: EinsumCall) -> tuple[int, ...]:

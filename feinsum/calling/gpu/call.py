@@ -9,6 +9,7 @@ stream wait for the stream of the array::
 Afterwards torch's stream waits for CuPy's, since torch may reuse the operands' memory.
 The streams of other libraries are unknown, so the host waits. If torch itself or
 prepared launches compute the result of tensors, these run on torch's stream instead.
+What computes a call is the subject of :mod:`feinsum.calling.gpu.cached`.
 """
 
 from __future__ import annotations
@@ -17,15 +18,11 @@ import importlib
 import operator
 import sys
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
-from threading import Lock
 from typing import Any
 
-from feinsum.calling.einsum_call import EinsumCall
-from feinsum.calling.gpu.building import build, make_library_call, make_view_call
-from feinsum.calling.gpu.contenders import Site, parse_arrays
+from feinsum.calling.gpu.cached import get_cached_calls
 from feinsum.calling.gpu.flat import FlatCall, count_min_bytes
-from feinsum.calling.gpu.prepared import GpuCall, LibraryCall, count_result_bytes
+from feinsum.calling.gpu.prepared import GpuCall, LibraryCall
 from feinsum.calling.gpu.quick import (
     Ready,
     ReadyForTensors,
@@ -33,11 +30,11 @@ from feinsum.calling.gpu.quick import (
     keep_ready,
     register_form,
 )
-from feinsum.calling.kernel_cache import Calls, LookupOptions
+from feinsum.calling.gpu.site import Site
+from feinsum.calling.kernel_cache import LookupOptions
 from feinsum.calling.operands import (
     check_fit,
     check_tensor,
-    find_first_uses,
     is_differentiating,
     is_tensor,
 )
@@ -46,10 +43,9 @@ from feinsum.errors import (
     MeasurementError,
 )
 from feinsum.libraries import is_cuda_array, resolve_entries
-from feinsum.memory import get_remembered
-from feinsum.targets.cuda import CUDA, CudaDevice
 from feinsum.targets.cuda.cupy_errors import CudaErrors
 from feinsum.targets.cuda.cupy_session import CupySession
+from feinsum.targets.cuda.device import CUDA, CudaDevice
 from feinsum.words import describe_type
 
 LIBRARIES = {"torch": "torch", "jaxlib": "jax.dlpack"}
@@ -114,7 +110,6 @@ def _evaluate(
     arrays, stream = [array for array, _ in adopted], adopted[0][1]
     site = Site(arrays, stream, opened, options)
     cached = get_cached_calls(subscripts, operands, site)
-    is_new = cached.repeated is None
     call = cached.next(site)
     if out is None and _are_of(operands, "torch"):
         if isinstance(call, LibraryCall) and call.is_for_torch:
@@ -122,8 +117,9 @@ def _evaluate(
         if isinstance(call, FlatCall):
             return _evaluate_tensors(call, operands, session, key)
     # only for a new call: a query of the driver takes longer than a short kernel
-    if is_new:
+    if call is not cached.checked:
         opened.check_room(count_min_bytes(call), "what a call needs")
+        cached.checked = call
     if out is not None:
         _write_result(call, arrays, stream, opened, operands, out)
         _order_streams([*operands, out], stream, session)
@@ -132,8 +128,9 @@ def _evaluate(
     # for arrays of CuPy, the next call can skip all this by a quick key
     if all(map(operator.is_, arrays, operands)):
         register_form(type(operands[0]), session.form)
-        if cached.repeated is not None:
-            keep_ready(key, Ready(cached.repeated, session))
+        # what a library computes for now would stay for good
+        if call is cached.repeated:
+            keep_ready(key, Ready(call, session))
         return result
     # JAX imports no strided arrays
     if _get_library(operands[0]) == IMMUTABLE:  # whose arrays are packed
@@ -232,70 +229,3 @@ def _as_given(result: Any, operand: Any) -> Any:
         return result
     with CudaErrors("{} cannot import a result of {}", name, result.dtype):
         return importlib.import_module(name).from_dlpack(result)
-
-
-MAX_FIRST_BYTES = 1 << 30
-"""Maximum bytes of operands and result for which the library computes the first call,
-since it may need several times as much memory."""
-
-
-@dataclass(eq=False)
-class CachedCalls:
-    """The state kept for calls of one kind.
-
-    Attributes:
-        first: computes the first call, without waiting for a kernel to be built.
-        repeated: computes all later calls.
-    """
-
-    parsed: EinsumCall
-    first: GpuCall | None
-    repeated: GpuCall | None = None
-    _lock: Lock = field(default_factory=Lock, repr=False)
-
-    def next(self, site: Site) -> GpuCall:
-        """Return the call to run next; threads wait while one of them builds it."""
-        if self.repeated is not None:
-            return self.repeated
-        with self._lock:
-            # the library computes the first call; the second one builds the kernel
-            first, self.first = self.first, None
-            if first is not None:
-                return first
-            if self.repeated is None:
-                self.repeated = build(self.parsed, site)
-            return self.repeated
-
-
-def get_cached_calls(
-    subscripts: str, operands: Sequence[Any], site: Site
-) -> CachedCalls:
-    """Return the cached calls for such arrays, or make them.
-
-    Args:
-        subscripts: as for :func:`feinsum.call_einsum`.
-        operands: the operands as given; an object passed twice is one operand.
-        site: the arrays, the GPU and the options of the call.
-
-    Raises:
-        InvalidEinsumError: if notation, shapes or dtypes do not fit.
-    """
-    first = find_first_uses(operands)
-    session = site.opened.session
-
-    def make() -> CachedCalls:
-        parsed = parse_arrays(subscripts, site.arrays, first)
-        # with a policy, the caller requires a kernel, not the library's result
-        is_usual = site.options == LookupOptions(site.options.database)
-        n_bytes = count_result_bytes(parsed) + sum(
-            array.nbytes for array in site.arrays
-        )
-        # a view is ready at once
-        has_view = make_view_call(parsed, site.opened) is not None
-        is_first = is_usual and not has_view and n_bytes <= MAX_FIRST_BYTES
-        library = make_library_call(parsed, site.opened) if is_first else None
-        return CachedCalls(parsed, library)
-
-    key = str(subscripts), first, site.lookup_key, *map(session.form, site.arrays)
-    cached: CachedCalls = get_remembered(Calls).gpu.get(key, make)
-    return cached

@@ -3,68 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
-from feinsum.calling.einsum_call import EinsumCall, parse_call
 from feinsum.calling.gpu.flat import FlatCall
 from feinsum.calling.gpu.prepared import GpuCall, KernelCall, ProductCall, StepsCall
-from feinsum.calling.kernel_cache import LookupOptions, make_database_key
+from feinsum.calling.gpu.site import Site
 from feinsum.calling.predicted import note_fault
 from feinsum.errors import DeviceLostError, FeinsumError
-from feinsum.predict import model_machine
 from feinsum.select import find_fastest
-from feinsum.targets.cuda import CudaDevice
-from feinsum.transforms.cost import Gpu
 
 logger = logging.getLogger(__name__)
-
-
-class Site(NamedTuple):
-    """The arguments for which a call is built; the arrays are not kept.
-
-    Attributes:
-        stream: the stream on which the arrays are ready, and contenders are timed.
-        is_exact: whether the result must be in C order.
-    """
-
-    arrays: Sequence[Any]
-    stream: Any
-    opened: CudaDevice
-    options: LookupOptions
-    is_exact: bool = False
-
-    def part(self, *arrays: Any, is_exact: bool = True) -> Site:
-        """Return the site of a step of the call, without reports of misses."""
-        options = replace(self.options, on_miss="return")
-        return self._replace(arrays=arrays, options=options, is_exact=is_exact)
-
-    @property
-    def lookup_key(self) -> Hashable:
-        """Everything but the einsum that determines which kernel a look-up finds."""
-        options = self.options
-        return (
-            # a kernel of a parent process has no context here
-            self.opened, os.getpid(), make_database_key(options.database),
-            options.policy, options.on_miss, options.effort,
-        )  # fmt: skip
-
-    @property
-    def gpu(self) -> Gpu:
-        gpu = model_machine(self.opened.device).gpu
-        assert gpu is not None
-        return gpu
-
-
-def parse_arrays(text: str, arrays: Sequence[Any], first: Sequence[int]) -> EinsumCall:
-    forms = [(tuple(array.shape), np.dtype(array.dtype)) for array in arrays]
-    return parse_call(text, forms, first)
 
 
 class Contender(NamedTuple):
@@ -143,8 +94,9 @@ def _note_faults(call: GpuCall, site: Site) -> None:
     """Record the predicted recipes of a call that cost the device, to exclude them."""
     # an error shows at the next synchronization, so any launch may have caused it
     for kernel_call in _list_kernels(call):
-        if kernel_call.kernel.spec is not None:
-            note_fault(kernel_call.parsed.einsum, kernel_call.kernel.spec, site.opened)
+        kernel = kernel_call.kernel
+        if kernel is not None and kernel.spec is not None:
+            note_fault(kernel_call.parsed.einsum, kernel.spec, site.opened)
 
 
 def _list_kernels(call: GpuCall | None) -> Iterator[KernelCall]:

@@ -9,8 +9,8 @@ allocation. The call ``ij,jk,kl->il`` of A, B, C in two products::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -25,8 +25,9 @@ from feinsum.calling.gpu.prepared import (
     ViewCall,
     count_result_bytes,
 )
-from feinsum.targets.cuda import CudaDevice
 from feinsum.targets.cuda.cupy_session import CupySession
+from feinsum.targets.cuda.device import CudaDevice
+from feinsum.targets.cuda.launches import Launch, Prepared, prepare_launches
 
 ALIGNMENT = 256
 """Alignment of intermediates, in bytes; that of CUDA's own allocations."""
@@ -34,8 +35,6 @@ MAX_BYTES = 1 << 30
 """Maximum bytes of all intermediates in one allocation."""
 
 BYTE = np.dtype(np.uint8)
-
-Launch = Callable[[Sequence[int], Any], None]
 
 
 @dataclass
@@ -79,17 +78,31 @@ class FlatCall:
 
     Attributes:
         origin: the call that it repeats.
+        launches: each with the positions of its arrays in the table.
     """
 
     origin: GpuCall
-    session: CupySession
+    opened: CudaDevice
     launches: tuple[tuple[Launch, tuple[int, ...]], ...]
     offsets: tuple[int, ...]
     n_bytes: int
     written: Written
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields: what is prepared for this process stays here."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     def __repr__(self) -> str:
         return repr(self.origin)
+
+    @cached_property
+    def session(self) -> CupySession:
+        return self.opened.session
+
+    @cached_property
+    def prepared(self) -> list[tuple[Prepared, tuple[int, ...]]]:
+        """The launches in this process; this GPU has to be the current one."""
+        return prepare_launches(self.launches, self.session)
 
     @property
     def parsed(self) -> EinsumCall:
@@ -124,7 +137,7 @@ class FlatCall:
         if self.n_bytes:
             start = addresses.pop()
             addresses += [start + offset for offset in self.offsets]
-        for launch, positions in self.launches:
+        for launch, positions in self.prepared:
             launch([addresses[k] for k in positions], stream)
 
 
@@ -137,7 +150,7 @@ def flatten_call(call: GpuCall, opened: CudaDevice, arrays: Sequence[Any]) -> Gp
         return call
     return FlatCall(
         call,
-        opened.session,
+        opened,
         tuple(program.launches),
         tuple(program.offsets),
         program.n_bytes,
@@ -189,14 +202,14 @@ def _write_kernel(
 ) -> Written | None:
     if not call.is_plain:
         return None
-    # in the order of `PreparedLaunches`: operands, result, temporaries
-    temporaries, launches = call.launches
+    # in the order of `LaunchList`: operands, result, temporaries
+    temporaries = call.launches.temporaries
     table = [
         *(operands[feed.position] for feed in call.parsed.arguments),
         out,
         *(program.room(n * dtype.itemsize) for n, dtype in temporaries),
     ]
-    for launch, order in launches:
+    for launch, order in call.launches.launches:
         program.launches.append((launch, tuple(table[k] for k in order)))
     return _make_written(call.parsed.shape)
 
@@ -224,11 +237,11 @@ def _write_product(
                 return None
     left, right = reversed(sides) if call.product.gemm.is_swapped else sides
     if call.added is None:
-        program.launches.append((call.multiply, (left, right, out)))
+        program.launches.append((call.launch, (left, right, out)))
         return Written(call.shape, call.axes)
     n_bytes = call.product.n_parts * call.product.n_results * call.dtype.itemsize
     partial_sums, like = program.room(n_bytes), _HandedOn(call.dtype, n_bytes)
-    program.launches.append((call.multiply, (left, right, partial_sums)))
+    program.launches.append((call.launch, (left, right, partial_sums)))
     added = _write(program, call.added, [partial_sums], [like], out)
     return None if added is None else Written(call.shape, call.axes)
 

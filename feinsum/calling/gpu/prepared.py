@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import prod
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from feinsum.calling.einsum_call import EinsumCall
 from feinsum.calling.gpu.products import Product
-from feinsum.calling.kernel import CallKernel
 from feinsum.calling.terms import write_in_letters
 from feinsum.dtypes import is_half
 from feinsum.ir import IndexList
-from feinsum.targets.cuda import CudaBuilt, CudaDevice, PreparedLaunches
 from feinsum.targets.cuda.cupy_errors import CudaErrors
 from feinsum.targets.cuda.cupy_session import CupySession
+from feinsum.targets.cuda.device import CudaDevice
+from feinsum.targets.cuda.launches import GemmLaunch, LaunchList, Prepared
+
+if TYPE_CHECKING:
+    from feinsum.calling.kernel import CallKernel
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -40,6 +43,10 @@ class _Prepared:
 
     parsed: EinsumCall
     opened: CudaDevice
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields: what is prepared for this process stays here."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __repr__(self) -> str:
         """Name the kind of call, in a word or two."""
@@ -209,10 +216,14 @@ class ProductCall(_Prepared):
         extent = dict(zip(self.axes, self.parsed.shape, strict=True))
         return tuple(extent[axis] for axis in range(len(extent)))
 
+    @property
+    def launch(self) -> GemmLaunch:
+        """The launch of the product itself."""
+        return GemmLaunch(self.product.gemm, self.dtype)
+
     @cached_property
-    def multiply(self) -> Callable[[Sequence[int], Any], None]:
-        session = self.opened.session
-        return session.multiplier(self.product.gemm, self.dtype)
+    def multiply(self) -> Prepared:
+        return self.launch.prepare(self.opened.session)
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
         arguments = self.prepare(arrays)
@@ -262,28 +273,34 @@ class KernelCall(_Prepared):
     """A kernel computes everything; it reads arrays in C order.
 
     Attributes:
+        recipe: its recipe, in words.
         is_plain: whether it reads the arrays of this call without copies or casts.
+        kernel: the kernel, which is kept as long as one of its calls; None if another
+            process has built it.
     """
 
-    kernel: CallKernel
+    launches: LaunchList
+    recipe: str
     is_plain: bool = False
+    kernel: CallKernel | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the kernel: its launches need no code generator."""
+        return {**super().__getstate__(), "kernel": None}
 
     def __repr__(self) -> str:
-        return str(self.kernel.spec or "a recorded recipe")
+        return self.recipe
 
     @cached_property
-    def launches(self) -> PreparedLaunches:
-        names = [feed.name for feed in self.parsed.arguments]
-        built = self.kernel.compiled.built
-        assert isinstance(built, CudaBuilt)
-        return built.prepared(names, self.parsed.sizes)
+    def launch_all(self) -> Callable[[Sequence[Any], Any, Any], None]:
+        return self.launches.prepare(self.opened.session)
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
         session, parsed = self.opened.session, self.parsed
         # kernels read arrays in C order; others are copied
         packed = [session.packed(array) for array in self.prepare(arrays)]
         result = session.empty(parsed.shape, self.dtype)
-        self.launches.run(session, packed, result, stream)
+        self.launch_all(packed, result, stream)
         return self.finish(result)
 
 
@@ -311,3 +328,24 @@ class StepsCall(_Prepared):
                 values[k] = None
             values.append(call(chosen, stream))
         return self.finish(values[-1])
+
+
+def make_trivial_call(
+    parsed: EinsumCall, opened: CudaDevice
+) -> ViewCall | ZerosCall | None:
+    """Return a call that needs no choice: a view, or zeros; None for others."""
+    # an empty sum is zero, and BLAS refuses empty matrices
+    if parsed.is_empty:
+        return ZerosCall(parsed, opened)
+    term, output = parsed.einsum.inputs[0], parsed.einsum.output
+    if len(parsed.einsum.inputs) > 1 or {*term} != {*output}:
+        return None
+    return ViewCall(parsed, opened)
+
+
+def make_library_call(parsed: EinsumCall, opened: CudaDevice) -> LibraryCall | None:
+    """Return a call of CuPy's einsum; None if it is empty or has too many indices."""
+    # CuPy has one letter for each index
+    is_short = len(parsed.einsum.indices) <= len(LETTERS)
+    is_needed = is_short and not parsed.is_empty
+    return LibraryCall(parsed, opened) if is_needed else None

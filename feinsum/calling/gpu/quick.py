@@ -62,7 +62,9 @@ class ReadyForTensors:
 
 def _raise_cuda_error(error: RuntimeError, call: FlatCall) -> None:
     """Convert torch's error to one of feinsum if torch is out of memory."""
-    from feinsum.targets.cuda.cupy_errors import CudaErrors  # loads Loopy, for a second
+    from feinsum.targets.cuda.cupy_errors import (
+        CudaErrors,
+    )  # not for arrays of the host
 
     failure = "a result of {} entries of {} with {} bytes of intermediate results"
     CudaErrors(failure, call.written.shape, call.dtype, call.n_bytes).explain(error)

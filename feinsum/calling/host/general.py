@@ -42,17 +42,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from feinsum.calling.background import (
+    build_completely,
+    build_in_background,
+    check_process,
+    fill,
+)
 from feinsum.calling.by_numpy import (
     FallbackCall,
     NumpyStepsCall,
     is_for_caller,
     report_fallback,
-)
-from feinsum.calling.host.background import (
-    build_completely,
-    build_in_background,
-    check_process,
-    fill,
 )
 from feinsum.calling.kernel_cache import CallKey, Calls
 from feinsum.memory import get_remembered

@@ -1,7 +1,9 @@
-"""NVIDIA GPUs: NVRTC compiles, CuPy launches. The only package that imports CuPy."""
+"""NVIDIA GPUs: NVRTC compiles, CuPy launches. The only package that imports CuPy.
 
-from feinsum.targets.cuda.built import CudaBuilt, PreparedLaunches
-from feinsum.targets.cuda.code import CudaTarget
-from feinsum.targets.cuda.device import CUDA, CudaDevice
+The public names are those of ``__init__.pyi``. They are imported on first use, so that
+a process that only runs kernels loads no code generator.
+"""
 
-__all__ = ["CUDA", "CudaBuilt", "CudaDevice", "CudaTarget", "PreparedLaunches"]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

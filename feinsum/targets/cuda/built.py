@@ -1,10 +1,8 @@
 """Units that are built for a GPU: their launches, timing and calls.
 
 A unit has one launch for each part between barriers of the whole grid, or for each
-product that cuBLAS computes. :class:`PreparedLaunches` is the fast path: everything but
-addresses is prepared once::
-
-    operands, result, temporaries  ->  table of addresses  ->  launch 0, launch 1, ...
+product that cuBLAS computes. Calls repeat them as a
+:class:`~feinsum.targets.cuda.launches.LaunchList`.
 """
 
 from __future__ import annotations
@@ -30,6 +28,7 @@ from feinsum.targets.cuda.figures import (
     require_occupancy,
 )
 from feinsum.targets.cuda.gemm import Gemm
+from feinsum.targets.cuda.launches import GemmLaunch, KernelLaunch, Launch, LaunchList
 from feinsum.targets.cuda.nvrtc import CudaBinary
 from feinsum.targets.layout import Layout, compute_layout, get_entry_kernel
 from feinsum.targets.protocol import Timer
@@ -91,29 +90,6 @@ def _list_arrays(launch: CudaLaunch, scalars: Mapping[str, Any]) -> list[str]:
         # the operands are exchanged for Fortran's order: see `MatrixProduct.gemm`
         return [product.right, product.left, product.result]
     return [name for name in launch.arguments if name not in scalars]
-
-
-class PreparedLaunches(NamedTuple):
-    """Launches of a kernel that are complete except for addresses.
-
-    Attributes:
-        temporaries: number of entries and dtype of each temporary.
-        launches: functions of addresses and a stream, each with the positions of its
-            arrays among operands, result and temporaries.
-    """
-
-    temporaries: tuple[tuple[int, np.dtype[Any]], ...]
-    launches: tuple[tuple[Callable[[Sequence[int], Any], None], tuple[int, ...]], ...]
-
-    def run(
-        self, session: CupySession, operands: Sequence[Any], result: Any, stream: Any
-    ) -> None:
-        """Launch on the current GPU."""
-        # allocated for the current stream, whose order makes reuse of memory safe
-        buffers = [session.empty((n,), dtype) for n, dtype in self.temporaries]
-        table = session.addresses((*operands, result, *buffers))
-        for launch, positions in self.launches:
-            launch([table[k] for k in positions], stream)
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,13 +218,14 @@ class CudaBuilt:
 
         The result is on the GPU if the operands are, on the stream of the caller.
         """
-        prepared, session = self.prepared(names, constants), self.opened.session
+        session = self.opened.session
+        launch_all = self.list_launches(names, constants).prepare(session)
         (output,) = (arg for arg in get_entry_kernel(self.t_unit).args if arg.is_output)
         layout = compute_layout(output, constants)
 
         def run(arrays: Sequence[Any], stream: Any) -> Any:
             result = session.empty((layout.n_entries,), layout.dtype)
-            prepared.run(session, arrays, result, stream)
+            launch_all(arrays, result, stream)
             return result
 
         def call(arrays: Sequence[Any], out: Any = None, queue: Any = queue) -> Any:
@@ -264,10 +241,10 @@ class CudaBuilt:
 
         return call
 
-    def prepared(
+    def list_launches(
         self, names: Sequence[str], constants: Mapping[str, Any]
-    ) -> PreparedLaunches:
-        """Prepare all launches as far as they do not depend on the arrays.
+    ) -> LaunchList:
+        """List all launches, as far as they do not depend on the arrays.
 
         Args:
             names: names of the operands, in the order of the arrays of a run.
@@ -275,33 +252,31 @@ class CudaBuilt:
         """
         (output,) = (arg for arg in get_entry_kernel(self.t_unit).args if arg.is_output)
         scalars = {name: constants[name] for name in self.code.scalars}
-        # the names for the table of addresses in PreparedLaunches.run
+        # the names for the table of addresses in LaunchList.prepare
         table = *names, output.name, *self.code.temporaries
         launches = [
             (
-                self._make_launcher(sized, scalars),
+                self._describe_launch(sized, scalars),
                 tuple(table.index(x) for x in _list_arrays(sized.launch, scalars)),
             )
             for sized in self._size_launches(scalars)
         ]
         temporaries = self._compute_temporary_sizes(scalars).values()
-        return PreparedLaunches(tuple(temporaries), tuple(launches))
+        return LaunchList(tuple(temporaries), tuple(launches))
 
-    def _make_launcher(
-        self, sized: _Sized, scalars: Mapping[str, Any]
-    ) -> Callable[[Sequence[int], Any], None]:
+    def _describe_launch(self, sized: _Sized, scalars: Mapping[str, Any]) -> Launch:
         launch = sized.launch
         if sized.gemm is not None and launch.product is not None:
-            dtype = self._get_dtype(launch.product.result)
-            return self.opened.session.multiplier(sized.gemm, dtype)
+            return GemmLaunch(sized.gemm, self._get_dtype(launch.product.result))
         # None for an array, whose address comes with the call
         values = [
             self._convert_argument(name, scalars[name]) if name in scalars else None
             for name in launch.arguments
         ]
-        return self.opened.session.launcher(
-            sized.function, sized.grid, sized.block, launch.shared_bytes, values
-        )
+        return KernelLaunch(
+            self.binary, launch.name, sized.grid, sized.block, launch.shared_bytes,
+            tuple(values),
+        )  # fmt: skip
 
     def _get_dtype(self, name: str) -> np.dtype[Any]:
         """Return the dtype of an array of the kernel."""

@@ -1,29 +1,31 @@
-"""NVIDIA GPUs as devices, and kernels for them that are written by hand."""
+"""NVIDIA GPUs as devices.
+
+A process that only runs kernels opens devices, too. So what generates code is imported
+by the methods that need it.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
-from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import loopy as lp
 import numpy as np
 
 from feinsum.errors import DeviceUnavailableError, MeasurementError
-from feinsum.records import Device, Environment
-from feinsum.records.environment import CUDA_PLATFORM
-from feinsum.targets.cuda.built import CudaBuilt, DeviceArray, check_launch
-from feinsum.targets.cuda.code import PREAMBLE, CudaTarget, generate_cuda
 from feinsum.targets.cuda.cupy_session import CupySession
 from feinsum.targets.cuda.nvrtc import INSTALL_HINT, CudaBinary, find_nvrtc
 from feinsum.targets.cuda.session import Driver, GpuFacts, find_driver
-from feinsum.targets.layout import Layout
 from feinsum.targets.protocol import Array, DeviceMemory, Timer, list_versions
-from feinsum.targets.units import convert_to_target
+
+if TYPE_CHECKING:
+    from feinsum.records import Device, Environment
+    from feinsum.targets.cuda.built import CudaBuilt, DeviceArray
+    from feinsum.targets.cuda.programs import CudaProgram
+    from feinsum.targets.layout import Layout
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +37,6 @@ class CudaDevice:
             otherwise it has the data of the previous run.
     """
 
-    device: Device
     facts: GpuFacts
     session: CupySession
     flushes_cache: bool = False
@@ -44,6 +45,11 @@ class CudaDevice:
     timer: Timer = "cuda-events"
     reads_in_place = False
     has_double = True
+
+    @cached_property
+    def device(self) -> Device:
+        """The description that goes into records."""
+        return describe_gpu(self.facts)
 
     @property
     def slot(self) -> str:
@@ -67,6 +73,8 @@ class CudaDevice:
 
     def environment(self, policy: Mapping[str, str | int | float]) -> Environment:
         """Describe the driver by its CUDA version, and the platform with its clock."""
+        from feinsum.records import Environment
+
         return Environment(
             device=self.device,
             driver_version=self.facts.driver,
@@ -76,6 +84,9 @@ class CudaDevice:
         )
 
     def prepare(self, t_unit: Any) -> Any:
+        from feinsum.targets.cuda.code import CudaTarget
+        from feinsum.targets.units import convert_to_target
+
         # Loopy's own CUDA target has neither vectors nor dynamic shared memory
         is_ours = type(t_unit.target) is CudaTarget
         return t_unit if is_ours else convert_to_target(t_unit, CudaTarget())
@@ -91,6 +102,9 @@ class CudaDevice:
         return compiler.compile(source, architecture)
 
     def build(self, t_unit: Any) -> CudaBuilt:
+        from feinsum.targets.cuda.built import CudaBuilt, check_launch
+        from feinsum.targets.cuda.code import generate_cuda
+
         code = generate_cuda(t_unit)
         for launch in code.launches:
             check_launch(launch, self.capability)
@@ -102,6 +116,8 @@ class CudaDevice:
         return CudaBuilt(self, t_unit, code, binary, functions)
 
     def upload(self, buffer: Array, layout: Layout) -> DeviceArray:
+        from feinsum.targets.cuda.built import DeviceArray
+
         self.check_room(buffer.nbytes)
         flat = self.session.allocate(buffer.size, buffer.dtype)
         self.session.write(flat, buffer)
@@ -133,6 +149,8 @@ class CudaDevice:
         self.session.write(array.flat, buffer)
 
     def program(self, source: str, name: str) -> CudaProgram:
+        from feinsum.targets.cuda.programs import CudaProgram
+
         return CudaProgram.of(self.session, self.compiled, source, name)
 
     def flush(self) -> None:
@@ -153,6 +171,8 @@ class Cuda:
     is_in_process = True
 
     def serves(self, loopy_target: Any) -> bool:
+        import loopy as lp
+
         return isinstance(loopy_target, lp.CudaTarget)
 
     def devices(self) -> tuple[Device, ...]:
@@ -199,6 +219,9 @@ class Cuda:
 
     def delivered(self, t_unit: Any, loopy_target: Any) -> Any:
         """Convert a unit to the user's CUDA target; the user compiles it."""
+        from feinsum.targets.cuda.code import CudaTarget
+        from feinsum.targets.units import convert_to_target
+
         ours = isinstance(loopy_target, CudaTarget)
         return convert_to_target(t_unit, loopy_target if ours else CudaTarget())
 
@@ -223,12 +246,15 @@ def _open_once(driver: Driver, facts: GpuFacts) -> CudaDevice:
     with _OPENING:
         if facts.ordinal not in devices:
             session = driver.open(facts.ordinal)
-            devices[facts.ordinal] = CudaDevice(describe_gpu(facts), facts, session)
+            devices[facts.ordinal] = CudaDevice(facts, session)
         return devices[facts.ordinal]
 
 
 def describe_gpu(facts: GpuFacts) -> Device:
     """Return the description that goes into records."""
+    from feinsum.records import Device
+    from feinsum.records.environment import CUDA_PLATFORM
+
     major, minor = facts.capability
     return Device(
         platform=CUDA_PLATFORM,
@@ -238,79 +264,3 @@ def describe_gpu(facts: GpuFacts) -> Device:
         architecture=f"sm_{major}{minor}",
         compute_units=facts.multiprocessors,
     )
-
-
-BLOCK = 256
-"""Default number of work-items of a group."""
-
-_NAMES = "\n".join(
-    f"#define {kind}{lanes} feinsum_vec<{kind}, {lanes}>"
-    for kind in ("float", "double")
-    for lanes in (2, 4, 8, 16)
-)
-
-_DIALECT = f"""{PREAMBLE}
-#define uint unsigned int
-#define uchar unsigned char
-#define ulong unsigned long
-#define __global
-#define restrict __restrict__
-#define get_global_id(axis) ((size_t) blockIdx.x * blockDim.x + threadIdx.x)
-#define get_local_id(axis) ((size_t) threadIdx.x)
-#define get_group_id(axis) ((size_t) blockIdx.x)
-#define KERNEL(name, ...) extern "C" __global__ void name(__VA_ARGS__)
-#define SPLAT(type, x) (type(x))
-{_NAMES}
-"""
-"""Macros that turn a kernel of :meth:`CudaDevice.program` into CUDA C++."""
-
-
-@dataclass(frozen=True)
-class CudaProgram:
-    """A kernel that is loaded; see :class:`feinsum.targets.protocol.SourceKernel`."""
-
-    session: CupySession
-    function: Any
-
-    @classmethod
-    def of(
-        cls,
-        session: CupySession,
-        compiled: Callable[[str], CudaBinary],
-        source: str,
-        name: str,
-    ) -> CudaProgram:
-        return cls(session, session.function(compiled(_DIALECT + source), name, 0))
-
-    def run(
-        self,
-        arguments: Sequence[Any],
-        n_items: int,
-        n_local: int | None = None,
-        timer: Timer | None = None,
-    ) -> float:
-        """Return the seconds of a run over ``n_items`` work-items."""
-        block = n_local or _choose_block(n_items)
-        values = [getattr(x, "flat", x) if hasattr(x, "layout") else x
-                  for x in arguments]  # fmt: skip
-
-        def launch() -> None:
-            grid = (n_items // block, 1, 1)
-            self.session.launch(self.function, grid, (block, 1, 1), values, 0)
-
-        self.session.synchronize()
-        if timer != "wall":
-            return self.session.timed(launch)
-        start = perf_counter()
-        launch()
-        self.session.synchronize()
-        return perf_counter() - start
-
-
-def _choose_block(n_items: int) -> int:
-    """Return the largest group size that divides the number of work-items.
-
-    >>> _choose_block(1024), _choose_block(1000), _choose_block(7)
-    (256, 250, 7)
-    """
-    return next(n for n in range(min(BLOCK, n_items), 0, -1) if n_items % n == 0)

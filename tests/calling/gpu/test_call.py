@@ -16,9 +16,9 @@ import feinsum
 from feinsum.calling import predicted
 from feinsum.calling.einsum_call import parse_call
 from feinsum.calling.gpu import building, contenders
-from feinsum.calling.gpu import call as gpu_call
-from feinsum.calling.gpu.contenders import Site
+from feinsum.calling.gpu.cached import CachedCalls
 from feinsum.calling.gpu.flat import flatten_call
+from feinsum.calling.gpu.site import Site
 from feinsum.calling.kernel_cache import LookupOptions
 from feinsum.calling.predicted import (
     UnrecordedCall,
@@ -230,13 +230,13 @@ def test_a_recorded_recipe_is_timed_against_the_library(
 
 
 def test_a_call_is_kept(stand_in, monkeypatch):
-    """A library answers the first one of such arrays, the second one builds a kernel,
-    and later ones only launch it.
+    """A library answers the first one of such arrays. With a store of this process,
+    the second one builds a kernel, and later ones only launch it.
     """
     session = open_device("cuda").session
     given = OnGpu(RNG.random((5, 33)))
     options = {"database": InMemoryStore(), "effort": "amortized"}
-    made = gpu_call.build
+    made = building.build
     session.launches.clear()
     for k in range(4):
         result = feinsum.call_einsum("ij->i", given, **options)
@@ -245,7 +245,7 @@ def test_a_call_is_kept(stand_in, monkeypatch):
         session.launches.clear()
         gc.collect()
         forbidden = made if k == 0 else lambda *_: pytest.fail("made again")
-        monkeypatch.setattr(gpu_call, "build", forbidden)
+        monkeypatch.setattr(building, "build", forbidden)
 
 
 @pytest.mark.parametrize("shape", [(7, 5), (0, 5)])
@@ -337,8 +337,8 @@ def test_threads_wait_for_the_one_that_builds(stand_in, monkeypatch):
             both.wait(0.1)  # for a second one that builds
         return built[-1]
 
-    monkeypatch.setattr(gpu_call, "build", build)
-    kept = gpu_call.CachedCalls(parsed=None, first=None)
+    monkeypatch.setattr(building, "build", build)
+    kept = CachedCalls(parsed=None, library=None)
     with ThreadPoolExecutor(2) as threads:
         found = [*threads.map(kept.next, [None, None])]
     assert found == ["a call"] * 2

@@ -68,9 +68,10 @@ def test_launches_go_to_the_given_stream(session):
     built = compile_kernel(doubled(), open_device("cuda")).built
     x, out = session.allocate(N, VALUES.dtype), session.allocate(N, VALUES.dtype)
     session.write(x, VALUES)
+    launch_all = built.list_launches(["x"], {"n": N}).prepare(session)
     for k, launch in enumerate((
         lambda stream: built.launcher({"x": x, "y": out, "n": N}, stream)(),
-        lambda stream: built.prepared(["x"], {"n": N}).run(session, [x], out, stream),
+        lambda stream: launch_all([x], out, stream),
     )):  # fmt: skip
         session.clear(out)
         session.synchronize()
