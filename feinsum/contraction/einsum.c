@@ -26,8 +26,6 @@
 /* Calls of any size are computed here until they have taken that long together: what
    Python loads to choose among kernels takes a tenth of it. */
 #define BUDGET_NS 250000000
-/* Shorter runs of products without a sum are as fast by numpy. */
-#define RUN 64
 
 /* Multiplications of a network in several steps: about a second. */
 #define MAX_POINTS 1e10
@@ -365,35 +363,11 @@ int find_n_threads(double n_points)
     return n;
 }
 
-/* The entries of the result that are computed from neighbours in each operand that has
-   their indices: 4 for ijk,ij->ijk with four values of k. */
-static double count_run(const Call *call)
-{
-    const Network *network = &call->network;
-    double run = 1;
-    uint64_t last = 0; /* operands that have the last index, as bits */
-    for (int axis = call->ranks[RESULT] - 1; axis >= 0; --axis) {
-        const int k = call->indices[RESULT][axis];
-        uint64_t having = 0;
-        for (int x = 0; x < network->n_operands; ++x)
-            if (network->operands[x].has >> k & 1) {
-                having |= 1ull << x;
-                if (network->operands[x].steps[k] != run)
-                    return run;
-            }
-        if (having && last && having != last)
-            return run;
-        last = having ? having : last;
-        run *= network->extents[k];
-    }
-    return run;
-}
-
 /* What computes a call. */
 typedef enum { KERNEL, NUMPY, PYTHON } Way;
 
-/* The kernel, or numpy's loops where they are as fast: where all arrays have nearly all
-   indices, and for sums of one operand. Python where a choice pays off. */
+/* The kernel, or numpy's loops where they are as fast: for products of three and more
+   arrays without a sum, and sums of one. Python where a choice pays off. */
 static Way choose_way(const Call *call, int is_kernels, int are_integers,
                       double n_entries)
 {
@@ -421,9 +395,8 @@ static Way choose_way(const Call *call, int is_kernels, int are_integers,
         is_full |= operands[x].has == all;
     if (all & ~network->result.has)
         return KERNEL;
-    if (n_operands > 2) /* one loop, without intermediates as large as the result */
-        return is_full ? NUMPY : KERNEL;
-    return count_run(call) < RUN ? NUMPY : KERNEL;
+    /* one loop, without intermediates as large as the result */
+    return n_operands > 2 && is_full ? NUMPY : KERNEL;
 }
 
 double read_clock_ns(void)

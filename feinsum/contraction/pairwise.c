@@ -36,6 +36,10 @@
 #define MAX_SHARED (1 << 17)
 #define SHARED_ROWS 128
 
+/* Tiles, in entries, that are read in one order and written in another. */
+#define TILE 16
+#define MIN_TILE 4
+
 /* Work that is worth waking another thread for; in virtual machines that takes 30 µs. */
 #define PER_THREAD_NS 60000
 
@@ -44,8 +48,9 @@
    DIRECT  by vectors of rows, where they lie;
    DOT     by vectors of terms, where they lie;
    LANES_OF_BATCH  by vectors of entries of the batch, where they lie;
+   TILED   without a sum, in lines, or in tiles that turn rows to columns;
    SCALAR  one after the other, where there are few of each. */
-enum { PACKED, DIRECT, DOT, LANES_OF_BATCH, SCALAR };
+enum { PACKED, DIRECT, DOT, LANES_OF_BATCH, TILED, SCALAR };
 
 /* Indices that are looped over together, the last one fastest; strides in entries. */
 typedef struct {
@@ -55,12 +60,12 @@ typedef struct {
 } Group;
 
 /* Two of the strides of an index matter to rows, columns and terms, three to a batch:
-   see `offsets` and `step`. */
+   see `offsets` and `step`. TILED has one row and one column index with all three. */
 typedef struct {
     Group batch, rows, columns, terms;
     const void *a, *b;
     void *c;
-    int is_complex, method, is_copied;
+    int is_complex, method, is_copied, is_turned;
 } Problem;
 
 typedef struct {
@@ -430,7 +435,8 @@ static double estimate_ns(const Problem *p)
     const double n_columns = count(&p->columns), n_terms = count(&p->terms);
     const double n_products = p->method == PACKED
                                   ? 0.02 * (n_rows + 8) * (n_columns + 8) * (n_terms + 2)
-                                  : 0.1 * n_rows * n_columns * n_terms;
+                                  : (p->method == TILED ? 0.5 : 0.1) * n_rows *
+                                        n_columns * n_terms;
     const double n_entries =
         n_rows * n_terms + n_columns * n_terms + n_rows * n_columns;
     return n_batch * ((p->is_complex ? 4 : 1) * n_products + 0.2 * n_entries);
@@ -518,7 +524,8 @@ static int has_lanes(const Group *batch)
         return 0;
     const long *strides = batch->strides[batch->rank - 1];
     const int is_unit = (strides[0] == 1 || strides[0] == 0) &&
-                        (strides[1] == 1 || strides[1] == 0) && strides[2] == 1;
+                        (strides[1] == 1 || strides[1] == 0) && strides[2] == 1 &&
+                        (strides[0] || strides[1]); /* not both are broadcast */
     return is_unit && batch->n[batch->rank - 1] >= 8;
 }
 
@@ -531,7 +538,30 @@ static int are_runs(const Group *terms)
     return strides[0] == 1 && strides[1] == 1;
 }
 
-static int choose_method(const Problem *p, int is_single)
+/* Move the index of the batch to its end along which the operands lie in runs, if sums are
+   long enough to pay for results that do not. */
+static int find_lanes(Group *batch, long n_terms)
+{
+    const int last = batch->rank - 1;
+    if (n_terms < 4 || n_terms > 4096)
+        return 0;
+    for (int k = last; k >= 0; --k) {
+        const long n = batch->n[k], *own = batch->strides[k];
+        const long strides[3] = {own[0], own[1], own[2]};
+        if (n < 16 || (own[0] & ~1L) || (own[1] & ~1L) || !(own[0] | own[1]))
+            continue;
+        for (int x = k; x < last; ++x) {
+            batch->n[x] = batch->n[x + 1];
+            memcpy(batch->strides[x], batch->strides[x + 1], sizeof(strides));
+        }
+        batch->n[last] = n;
+        memcpy(batch->strides[last], strides, sizeof(strides));
+        return 1;
+    }
+    return 0;
+}
+
+static int choose_method(Problem *p, int is_single)
 {
     const long n_rows = count(&p->rows), n_columns = count(&p->columns);
     const long n_terms = count(&p->terms);
@@ -542,6 +572,9 @@ static int choose_method(const Problem *p, int is_single)
     if (has_lanes(&p->batch) && n_terms <= 4096 &&
         (n_terms == 1 || n_rows * n_columns <= 4096))
         return LANES_OF_BATCH;
+    /* for few of each, preparing a vector takes longer than the products */
+    if (n_terms == 1 && (n_rows == 1 || n_columns == 1) && n_products < 16)
+        return SCALAR;
     const long length = count_last(&p->terms);
     if (are_runs(&p->terms) && length >= 8 &&
         (n_columns <= 2 || n_rows <= 2 ||
@@ -554,6 +587,8 @@ static int choose_method(const Problem *p, int is_single)
         (n_columns <= 4 || n_rows * n_terms <= 4096 || n_terms <= 4 ||
          (n_rows <= 8 && n_columns <= 64)))
         return DIRECT;
+    if (n_rows * n_columns <= 4 && find_lanes(&p->batch, n_terms))
+        return LANES_OF_BATCH;
     if (p->is_complex && (n_rows <= 2 || n_columns <= 2 || n_terms == 1))
         return SCALAR;
     /* a register tile would be all but empty */
@@ -646,6 +681,69 @@ static int sum_in_parts(Run run, const Problem *p, int is_single, int n_threads)
     return failed;
 }
 
+/* The index with the nearest neighbours in an array, of those that are long enough. */
+static const Index *find_nearest(const Index *indices, long n_indices, int array)
+{
+    const Index *nearest = NULL;
+    for (long k = 0; k < n_indices; ++k)
+        if (indices[k].is_in[array] && indices[k].extent >= MIN_TILE &&
+            (nearest == NULL ||
+             labs(indices[k].strides[array]) < labs(nearest->strides[array])))
+            nearest = &indices[k];
+    return nearest;
+}
+
+/* Without a sum, the tiles of the index with neighbours in the result, and of another one
+   that has them in an operand; otherwise there are none. */
+static int find_tiles(const Index *indices, long n_indices, Problem *p)
+{
+    const Index *column = find_nearest(indices, n_indices, 2), *row = NULL;
+    if (column == NULL)
+        return 0;
+    for (long k = 0; k < n_indices; ++k)
+        if (!indices[k].is_in[2] && indices[k].extent > 1)
+            return 0;
+    for (int operand = 0; operand < 2; ++operand) {
+        const Index *own = find_nearest(indices, n_indices, operand);
+        if (column->is_in[operand] && own != column)
+            row = own;
+    }
+    if (row == NULL)
+        return 0;
+    for (long k = 0; k < n_indices; ++k) {
+        const Index *x = &indices[k];
+        Group *group = x == row ? &p->rows : x == column ? &p->columns : &p->batch;
+        if (x->extent > 1)
+            insert(group, x->extent, x->strides, 2);
+    }
+    merge(&p->batch);
+    p->method = TILED, p->is_turned = 1;
+    return 1;
+}
+
+/* Move the last index of the batch, or one value of none, to another group. */
+static void take_last(Group *batch, Group *group)
+{
+    static const long none[3] = {0, 0, 0};
+    const int last = batch->rank - 1;
+    group->rank = 0;
+    insert(group, last < 0 ? 1 : batch->n[last], last < 0 ? none : batch->strides[last], 2);
+    batch->rank -= last >= 0;
+}
+
+/* Without a sum, lines of the index with the nearest neighbours in the result. */
+static void set_lines(const Index *indices, long n_indices, Problem *p)
+{
+    p->batch.rank = 0;
+    for (long k = 0; k < n_indices; ++k)
+        if (indices[k].extent > 1)
+            insert(&p->batch, indices[k].extent, indices[k].strides, 2);
+    merge(&p->batch);
+    take_last(&p->batch, &p->columns);
+    take_last(&p->batch, &p->rows);
+    p->method = TILED, p->is_turned = 0;
+}
+
 int contract_strided(int is_single, int is_complex, const Index *indices, long n_indices,
                      const void *a, const void *b, void *c, int n_threads)
 {
@@ -654,6 +752,12 @@ int contract_strided(int is_single, int is_complex, const Index *indices, long n
         return -1;
     p->is_complex = is_complex;
     p->batch.rank = p->rows.rank = p->columns.rank = p->terms.rank = 0;
+    p->a = a, p->b = b, p->c = c;
+    if (find_tiles(indices, n_indices, p)) {
+        const int failed = run_problem(runs[0][!is_single], p, n_threads);
+        free(p);
+        return failed;
+    }
     /* Vectors go along the rows: those are the indices of the operand that has the
        index of the result with unit stride. */
     int is_swapped = 0;
@@ -675,9 +779,8 @@ int contract_strided(int is_single, int is_complex, const Index *indices, long n
         else
             insert(x->is_in[first] ? &p->rows : &p->columns, x->extent, strides, 2);
     }
-    p->a = is_swapped ? b : a;
-    p->b = is_swapped ? a : b;
-    p->c = c;
+    if (is_swapped)
+        p->a = b, p->b = a;
     merge(&p->batch);
     merge(&p->rows);
     merge(&p->columns);
@@ -686,6 +789,11 @@ int contract_strided(int is_single, int is_complex, const Index *indices, long n
     keep(&p->columns, 1, 2);
     keep(&p->terms, 0, 1);
     p->method = choose_method(p, is_single);
+    if ((p->method == PACKED || p->method == SCALAR) && count(&p->terms) == 1 &&
+        (count(&p->rows) == 1 || count(&p->columns) == 1)) {
+        p->a = a, p->b = b;
+        set_lines(indices, n_indices, p);
+    }
     p->is_copied = p->method == DIRECT && !is_contiguous(&p->rows, 0);
     int length = longest;
     if (p->method == DIRECT || p->method == LANES_OF_BATCH || p->method == DOT) {

@@ -668,6 +668,132 @@ static int NAME(by_rows)(const Problem *p, const Part *part, Offsets *o)
     return 0;
 }
 
+/* One tile of products, row by row. */
+static inline __attribute__((always_inline)) void NAME(tile)(
+    const T *a, const T *b, const long *row, const long *column, T *tile, long n_rows,
+    long n_columns, const long size)
+{
+    const long row_a = size * row[0], row_b = size * row[1];
+    const long column_a = size * column[0], column_b = size * column[1];
+    for (long j = 0; j < n_columns; ++j, a += column_a, b += column_b) {
+        const T *x = a, *y = b;
+        T *z = tile + size * j;
+        for (long i = 0; i < n_rows; ++i, x += row_a, y += row_b, z += size * TILE)
+            if (size == 1) {
+                z[0] = x[0] * y[0];
+            } else {
+                z[0] = x[0] * y[0] - x[1] * y[1];
+                z[1] = x[0] * y[1] + x[1] * y[0];
+            }
+    }
+}
+
+/* Products without a sum. A tile is computed along the rows, which are neighbours in an operand, and stored along the columns, which are in
+   the result: so each line of both is in the cache once. */
+static inline __attribute__((always_inline)) void NAME(tiles)(
+    const Problem *p, const Part *part, const long size)
+{
+    const long *row = p->rows.strides[0], *column = p->columns.strides[0];
+    const long last_row = part->first_row + part->n_rows;
+    const long last_column = part->first_column + part->n_columns;
+    /* where a shorter index has the neighbours in the result, it is looped over first */
+    const long n_inner = column[2] == 1 ? 1 : part->n_batch;
+    T tile[2 * TILE * TILE];
+    Place outer, at;
+    start(&p->batch, part->first_batch, &outer);
+    for (long e = 0; e < part->n_batch; e += n_inner, step(&p->batch, 1, &outer))
+        for (long i0 = part->first_row; i0 < last_row; i0 += TILE)
+            for (long j0 = part->first_column; j0 < last_column; j0 += TILE) {
+                const long n_rows = min(TILE, last_row - i0);
+                const long n_columns = min(TILE, last_column - j0);
+                at = outer;
+                for (long k = 0; k < n_inner; ++k, step(&p->batch, 1, &at)) {
+                    const T *a = p->a, *b = p->b;
+                    T *c = p->c;
+                    a += size * (at.a + i0 * row[0] + j0 * column[0]);
+                    b += size * (at.b + i0 * row[1] + j0 * column[1]);
+                    c += size * (at.c + i0 * row[2] + j0 * column[2]);
+                    if (n_rows == TILE)
+                        NAME(tile)(a, b, row, column, tile, TILE, n_columns, size);
+                    else
+                        NAME(tile)(a, b, row, column, tile, n_rows, n_columns, size);
+                    for (long i = 0; i < n_rows; ++i, c += size * row[2]) {
+                        const T *from = tile + size * i * TILE;
+                        if (column[2] == 1)
+                            NAME(copy)(from, size * n_columns, c);
+                        else
+                            for (long j = 0; j < n_columns; ++j)
+                                for (long x = 0; x < size; ++x)
+                                    c[size * j * column[2] + x] = from[size * j + x];
+                    }
+                }
+            }
+}
+
+static inline __attribute__((always_inline)) void NAME(line)(
+    const T *a, const T *b, T *c, const long *steps, long n, const long size)
+{
+    const long step_a = size * steps[0], step_b = size * steps[1];
+    const long step_c = size * steps[2];
+    if (size == 2)
+        for (long k = 0; k < n; ++k, a += step_a, b += step_b, c += step_c) {
+            const T re = a[0] * b[0] - a[1] * b[1], im = a[0] * b[1] + a[1] * b[0];
+            c[0] = re, c[1] = im;
+        }
+    else if (step_c == 1 && step_a == 1 && step_b == 1)
+        for (long k = 0; k < n; ++k)
+            c[k] = a[k] * b[k];
+    else if (step_c == 1 && step_a == 1 && step_b == 0)
+        for (long k = 0; k < n; ++k)
+            c[k] = a[k] * *b;
+    else if (step_c == 1 && step_a == 0 && step_b == 1)
+        for (long k = 0; k < n; ++k)
+            c[k] = *a * b[k];
+    else
+        for (long k = 0; k < n; ++k)
+            c[k * step_c] = a[k * step_a] * b[k * step_b];
+}
+
+/* Products without a sum, whose neighbours in the result are neighbours in the operands:
+   along the columns or, if these are few, along some rows. */
+static inline __attribute__((always_inline)) void NAME(lines)(
+    const Problem *p, const Part *part, const long size)
+{
+    const long *row = p->rows.strides[0], *column = p->columns.strides[0];
+    const int is_short = part->n_columns < 8 && part->n_rows > part->n_columns;
+    Place at;
+    start(&p->batch, part->first_batch, &at);
+    for (long e = 0; e < part->n_batch; ++e, step(&p->batch, 1, &at)) {
+        const T *a = p->a, *b = p->b;
+        T *c = p->c;
+        a += size * (at.a + part->first_row * row[0] + part->first_column * column[0]);
+        b += size * (at.b + part->first_row * row[1] + part->first_column * column[1]);
+        c += size * (at.c + part->first_row * row[2] + part->first_column * column[2]);
+        if (!is_short)
+            for (long i = 0; i < part->n_rows; ++i)
+                NAME(line)(a + size * i * row[0], b + size * i * row[1],
+                           c + size * i * row[2], column, part->n_columns, size);
+        for (long i = 0; is_short && i < part->n_rows; i += 4 * TILE)
+            for (long j = 0; j < part->n_columns; ++j)
+                NAME(line)(a + size * (i * row[0] + j * column[0]),
+                           b + size * (i * row[1] + j * column[1]),
+                           c + size * (i * row[2] + j * column[2]), row,
+                           min(4 * TILE, part->n_rows - i), size);
+    }
+}
+
+static void NAME(tiled)(const Problem *p, const Part *part)
+{
+    if (!p->is_turned && p->is_complex)
+        NAME(lines)(p, part, 2);
+    else if (!p->is_turned)
+        NAME(lines)(p, part, 1);
+    else if (p->is_complex)
+        NAME(tiles)(p, part, 2);
+    else
+        NAME(tiles)(p, part, 1);
+}
+
 /* Many entries of the batch at once: n of its last index. */
 static void NAME(along_batch)(
     const Problem *p, const T *a, const T *b, T *c, const Offsets *o, long n,
@@ -700,6 +826,31 @@ static void NAME(along_batch)(
     }
 }
 
+/* The same, where results do not lie in runs: some at a time in runs, which are spread. */
+static void NAME(spread)(
+    const Problem *p, const T *a, const T *b, T *c, const Offsets *o, long n,
+    const long *steps)
+{
+    enum { CHUNK = 256 };
+    static long zero = 0;
+    const long size = p->is_complex ? 2 : 1, in_run[3] = {steps[0], steps[1], 1};
+    T run[2 * CHUNK];
+    Offsets one = *o;
+    one.n_rows = one.n_columns = 1, one.rows_c = one.columns_c = &zero;
+    for (long i = 0; i < o->n_rows; ++i)
+        for (long j = 0; j < o->n_columns; ++j)
+            for (long e0 = 0; e0 < n; e0 += CHUNK) {
+                const long m = min(CHUNK, n - e0);
+                T *to = c + size * (o->rows_c[i] + o->columns_c[j] + e0 * steps[2]);
+                one.rows_a = o->rows_a + i, one.columns_b = o->columns_b + j;
+                NAME(along_batch)(p, a + size * e0 * steps[0], b + size * e0 * steps[1], run,
+                                  &one, m, in_run);
+                for (long e = 0; e < m; ++e)
+                    for (long k = 0; k < size; ++k)
+                        to[size * e * steps[2] + k] = run[size * e + k];
+            }
+}
+
 /* Rows, columns and terms of all entries of a part of the batch; of a part of its last
    index where many are computed at once. */
 static int NAME(run)(const Problem *p, const Part *part)
@@ -709,6 +860,10 @@ static int NAME(run)(const Problem *p, const Part *part)
     const T *a = p->a, *b = p->b;
     T *c = p->c;
     Offsets o;
+    if (p->method == TILED) {
+        NAME(tiled)(p, part);
+        return 0;
+    }
     if (p->method != PACKED && find_offsets(p, part, &o))
         return -1;
     Place at;
@@ -719,8 +874,9 @@ static int NAME(run)(const Problem *p, const Part *part)
         a += size * steps[0] * part->first_batch, b += size * steps[1] * part->first_batch;
         c += size * steps[2] * part->first_batch;
         start(&outer, 0, &at);
+        const int is_run = p->method == SCALAR || steps[2] == 1;
         for (long e = count(&outer); e > 0; --e, step(&outer, 1, &at))
-            NAME(along_batch)(
+            (is_run ? NAME(along_batch) : NAME(spread))(
                 p, a + size * at.a, b + size * at.b, c + size * at.c, &o, part->n_batch,
                 steps);
         free(o.memory);

@@ -35,8 +35,6 @@ from feinsum.threads import get_n_threads
 if TYPE_CHECKING:
     from feinsum.subscripts import IndexList
 
-FEW = 32
-"""Products per batch entry below which numpy is as fast, if there is no sum."""
 SHORT = 20_000
 """Multiplications of ``numpy.einsum`` that take as long as preparing a BLAS call."""
 
@@ -56,11 +54,6 @@ class Step:
     operands: tuple[int, ...]
     inputs: tuple[IndexList, ...]
     output: IndexList
-
-    @property
-    def has_sum(self) -> bool:
-        """Whether an index of the operands is not in the result."""
-        return not {*self.output} >= set().union(*self.inputs)
 
 
 def find_steps(
@@ -242,26 +235,12 @@ def run_plan(plan: Sequence[PlannedStep], arrays: Arrays) -> Any:
 def _is_for_kernel(
     step: Step, operands: Sequence[tuple[tuple[int, ...], np.dtype[Any], bool]]
 ) -> bool:
-    """Return whether the kernel supports the arrays, and is faster than numpy.
-
-    If all arrays have nearly all indices, numpy's loops are as fast.
-    """
-    (first, dtype, is_readable), (second, second_dtype, is_other_readable) = operands
+    """Return whether the kernel supports the arrays."""
+    (_, dtype, is_readable), (_, second_dtype, is_other_readable) = operands
     if not IS_BUILT or dtype not in DTYPES or second_dtype != dtype:
-        return False
-    rows = _count_entries(step.inputs[0], first, without=step.inputs[1])
-    columns = _count_entries(step.inputs[1], second, without=step.inputs[0])
-    if not step.has_sum and rows * columns < FEW:
         return False
     n_indices = len({*step.inputs[0], *step.inputs[1]})
     return n_indices <= MAX_INDICES and is_readable and is_other_readable
-
-
-def _count_entries(
-    term: IndexList, shape: tuple[int, ...], *, without: IndexList
-) -> int:
-    """Count the rows, or the columns: along indices that the other operand lacks."""
-    return prod(n for i, n in zip(term, shape, strict=True) if i not in without)
 
 
 def _is_readable(array: Any) -> bool:

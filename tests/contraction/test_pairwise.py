@@ -67,6 +67,43 @@ def arrays(draw, term, extents, dtype):
     return np.asarray(array)
 
 
+def drawn(term, extents, dtype):
+    values = np.random.default_rng(len(term)).standard_normal(
+        [2, *(extents[index] for index in term)]
+    )
+    complex_values = values[0] + 1j * values[1] if dtype[0] == "c" else values[0]
+    return complex_values.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("extents", [(3, 40, 17), (35, 2, 50), (5, 9, 1), (20, 33, 4)])
+def test_products_without_a_sum_in_any_order(extents, dtype):
+    """Neighbours in the operands are none in the result; edges of tiles are partial."""
+    named = dict(zip("abc", extents, strict=True))
+    for order in permutations("abc"):
+        for first, second in (("abc", "b"), ("abc", "ca"), ("cba", "abc"), ("a", "cb")):
+            operands = (drawn(term, named, dtype) for term in (first, second))
+            assert_right(f"{first},{second}->{''.join(order)}", *operands)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("n", [16, 37, 300])
+def test_sums_along_neighbours_that_are_none_in_the_result(n, dtype):
+    """Their results are spread; ``r`` is a row that few have, or all of them."""
+    extents = {"i": n, "j": 5, "k": 6, "r": 2}
+    for subscripts in ("kji,ki->ij", "kji,jki->ij", "ji,kji->ij", "krji,kji->rij"):
+        terms = subscripts.partition("->")[0].split(",")
+        assert_right(subscripts, *(drawn(term, extents, dtype) for term in terms))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_both_operands_may_be_broadcast(dtype):
+    """All entries are one number then, however many lanes there are."""
+    number = drawn("a", {"a": 1}, dtype)
+    for n in (1, 9, 40):
+        assert_right("a,a->a", *[np.broadcast_to(number, (n,))] * 2)
+
+
 @hypothesis.settings(max_examples=150, deadline=None)
 @hypothesis.given(data=st.data())
 def test_any_contraction(data):
