@@ -40,6 +40,9 @@
 #define TILE 16
 #define MIN_TILE 4
 
+/* Terms of sums from which on a result may be written twice, for vectors of it. */
+#define MIN_TURNED 8
+
 /* Work that is worth waking another thread for; in virtual machines that takes 30 µs. */
 #define PER_THREAD_NS 60000
 
@@ -744,8 +747,77 @@ static void set_lines(const Index *indices, long n_indices, Problem *p)
     p->method = TILED, p->is_turned = 0;
 }
 
+static int contract(int is_single, int is_complex, const Index *indices, long n_indices,
+                    const void *a, const void *b, void *c, int n_threads, int may_turn);
+
+/* Write a result to an array with other strides; those of the first one are in `order`,
+   the longest first. */
+static void turn(const Group *order, long entry_bytes, const char *from, char *to)
+{
+    Group outer = *order;
+    Place at;
+    const int last = --outer.rank;
+    const long n = order->n[last], step_from = order->strides[last][0] * entry_bytes;
+    const long step_to = order->strides[last][2] * entry_bytes;
+    start(&outer, 0, &at);
+    for (long e = count(&outer); e > 0; --e, step(&outer, 1, &at)) {
+        const char *x = from + at.a * entry_bytes;
+        char *y = to + at.c * entry_bytes;
+        for (long k = 0; k < n; ++k, x += step_from, y += step_to)
+            if (entry_bytes == 4)
+                memcpy(y, x, 4);
+            else if (entry_bytes == 8)
+                memcpy(y, x, 8);
+            else
+                memcpy(y, x, 16);
+    }
+}
+
+/* Contract a large operand into a result whose indices are in the order of the operand,
+   and copy that: so vectors are read and written as they lie. */
+static int contract_turned(int is_single, int is_complex, const Index *indices,
+                           long n_indices, const void *a, const void *b, void *c,
+                           int n_threads, int operand)
+{
+    const long entry_bytes = (is_single ? 4 : 8) * (is_complex ? 2 : 1);
+    Index turned[MAX_INDICES];
+    Group *order = malloc(sizeof(Group));
+    long n_entries = 1;
+    if (order == NULL)
+        return -1;
+    order->rank = 0;
+    for (long k = 0; k < n_indices; ++k) {
+        turned[k] = indices[k];
+        const Index *x = &indices[k];
+        const long strides[3] = {x->strides[operand], k, x->strides[2]};
+        if (x->is_in[2] && x->extent > 1)
+            insert(order, x->extent, strides, 0);
+    }
+    for (int k = order->rank - 1; k >= 0; --k) {
+        turned[order->strides[k][1]].strides[2] = n_entries;
+        order->strides[k][0] = n_entries, order->strides[k][1] = 0;
+        n_entries *= order->n[k];
+    }
+    char *result = malloc(n_entries * entry_bytes);
+    int failed = result == NULL || contract(is_single, is_complex, turned, n_indices, a, b,
+                                            result, n_threads, 0);
+    if (!failed && order->rank)
+        turn(order, entry_bytes, result, c);
+    else if (!failed)
+        memcpy(c, result, entry_bytes);
+    free(result);
+    free(order);
+    return failed ? -1 : 0;
+}
+
 int contract_strided(int is_single, int is_complex, const Index *indices, long n_indices,
                      const void *a, const void *b, void *c, int n_threads)
+{
+    return contract(is_single, is_complex, indices, n_indices, a, b, c, n_threads, 1);
+}
+
+static int contract(int is_single, int is_complex, const Index *indices, long n_indices,
+                    const void *a, const void *b, void *c, int n_threads, int may_turn)
 {
     Problem *p = malloc(sizeof(Problem));
     if (p == NULL)
@@ -793,6 +865,14 @@ int contract_strided(int is_single, int is_complex, const Index *indices, long n
         (count(&p->rows) == 1 || count(&p->columns) == 1)) {
         p->a = a, p->b = b;
         set_lines(indices, n_indices, p);
+    }
+    if (may_turn && (p->method == PACKED || p->method == SCALAR) &&
+        count(&p->terms) >= MIN_TURNED &&
+        (count(&p->rows) == 1) != (count(&p->columns) == 1)) {
+        const int operand = count(&p->rows) == 1 ? second : first;
+        free(p);
+        return contract_turned(is_single, is_complex, indices, n_indices, a, b, c,
+                               n_threads, operand);
     }
     p->is_copied = p->method == DIRECT && !is_contiguous(&p->rows, 0);
     int length = longest;

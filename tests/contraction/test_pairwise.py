@@ -97,6 +97,20 @@ def test_sums_along_neighbours_that_are_none_in_the_result(n, dtype):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(
+    "subscripts", ["b,cba->ac", "cba,b->ac", "ba,bac->cb", "ad,abcd->dcb"]
+)
+def test_results_in_another_order_than_a_large_operand(subscripts, dtype):
+    """They are computed in its order; ``out`` may have any strides."""
+    first, second, output = subscripts.replace("->", ",").split(",")
+    extents = {"a": 19, "b": 23, "c": 34, "d": 9}
+    operands = [drawn(term, extents, dtype) for term in (first, second)]
+    assert_right(subscripts, *operands)
+    spread = np.empty([2 * extents[index] for index in output], dtype)
+    assert_right(subscripts, *operands, spread[::2, ::-2] if len(output) == 2 else None)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
 def test_both_operands_may_be_broadcast(dtype):
     """All entries are one number then, however many lanes there are."""
     number = drawn("a", {"a": 1}, dtype)
