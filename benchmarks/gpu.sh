@@ -16,7 +16,6 @@
 # PYTHON   the interpreter, which has CuPy, JAX and torch; python3 by default.
 # OUT      the folder of all results; by default PACK/results.
 # PART_S   seconds of a part; 120 by default.
-# JAX_PLATFORMS  where JAX runs; by default CUDA if it is there, else the CPU.
 #
 # Exit codes: 0 done; 1 a part failed or is unfinished; 2 bad usage; 3 there is no GPU.
 
