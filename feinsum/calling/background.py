@@ -57,23 +57,32 @@ def build_in_background(build: Callable[[], T]) -> Future[T]:
 
 def _start_thread(result: Future[T], build: Callable[[], T]) -> RuntimeError | None:
     """Start a thread that builds; return the error if none can be started."""
+    # counted here, since a fork may come before the thread runs
+    _BUILDING.begin()
     # a daemon, so that a program does not wait at its end for a kernel it will not use
     thread = threading.Thread(
-        target=fill, args=(result, build), name=BUILD_THREAD, daemon=True
+        target=_fill_counted, args=(result, build), name=BUILD_THREAD, daemon=True
     )
     try:
         thread.start()
     except RuntimeError as error:  # too many threads, or the interpreter is ending
+        _BUILDING.end()
         return error
     return None
 
 
 def fill(result: Future[T], build: Callable[[], T]) -> None:
+    _BUILDING.begin()
+    _fill_counted(result, build)
+
+
+def _fill_counted(result: Future[T], build: Callable[[], T]) -> None:
     try:
-        with _BUILDING:
-            result.set_result(build())
+        result.set_result(build())
     except BaseException as error:  # noqa: BLE001  (the future raises it again)
         result.set_exception(error)
+    finally:
+        _BUILDING.end()
 
 
 def _is_interruptible() -> bool:
@@ -105,11 +114,11 @@ class _Builds:
         self.renew()
         self.were_lost = were_lost
 
-    def __enter__(self) -> None:
+    def begin(self) -> None:
         with self._lock:
             self.n_running += 1
 
-    def __exit__(self, *_error: object) -> None:
+    def end(self) -> None:
         with self._lock:
             self.n_running -= 1
 
