@@ -13,7 +13,6 @@ setup(
                 "feinsum/contraction/large_network.c",
                 "feinsum/contraction/network.c",
                 "feinsum/contraction/pairwise.c",
-                "feinsum/contraction/parts.c",
             ],
             depends=[
                 "feinsum/contraction/calls.h",
@@ -21,7 +20,6 @@ setup(
                 "feinsum/contraction/network.h",
                 "feinsum/contraction/pairwise.h",
                 "feinsum/contraction/pairwise_kernel.h",
-                "feinsum/contraction/parts.h",
             ],
             include_dirs=[np.get_include()],
             # instruction sets are chosen when it is loaded: no -march=native

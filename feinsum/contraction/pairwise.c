@@ -11,14 +11,14 @@
    This file knows strides and pointers; arrays of Python are those of einsum.c.
 */
 
+#define _GNU_SOURCE /* processors of threads */
 #include "pairwise.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "parts.h"
 
 /* Entries per block; measured on Zen 3 to 5, where a block of the first operand of
    double precision takes half of L2, and a strip of the second a third of L1. */
@@ -42,9 +42,6 @@
 
 /* Terms of sums from which on a result may be written twice, for vectors of it. */
 #define MIN_TURNED 8
-
-/* Rows in a run for which a vector pays. */
-#define MIN_RUN 8
 
 /* Work that is worth waking another thread for; in virtual machines that takes 30 µs. */
 #define PER_THREAD_NS 60000
@@ -73,6 +70,10 @@ typedef struct {
     void *c;
     int is_complex, method, is_copied, is_turned;
 } Problem;
+
+typedef struct {
+    long first_batch, n_batch, first_row, n_rows, first_column, n_columns;
+} Part;
 
 typedef struct {
     long at[MAX_INDICES], a, b, c;
@@ -216,6 +217,8 @@ static void *scratch(size_t n_bytes)
     return held.memory;
 }
 
+typedef int (*Run)(const Problem *, const Part *);
+
 #define CONCATENATE(x, y) x##_##y
 #define JOINED(x, y) CONCATENATE(x, y)
 #define NAME(x) JOINED(x, SUFFIX)
@@ -313,6 +316,110 @@ static void find_processor(void)
     else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         longest = 1;
 #endif
+}
+
+/* Threads that wait for parts; made when the first call needs them. One call at a time
+   has them: others run alone, as they would share the cores anyway. */
+#define MAX_THREADS 256
+
+static struct {
+    pthread_mutex_t lock, one_call;
+    pthread_cond_t has_work, is_done;
+    int n_threads, n_placed; /* see leave_processor */
+    pthread_t threads[MAX_THREADS];
+    Run run;
+    const Problem *problem;
+    Part *parts;
+    int n_parts, n_taken, n_left, failed;
+} pool = {
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .one_call = PTHREAD_MUTEX_INITIALIZER,
+    .has_work = PTHREAD_COND_INITIALIZER,
+    .is_done = PTHREAD_COND_INITIALIZER,
+};
+
+static void take_parts(void) /* with the lock */
+{
+    while (pool.n_taken < pool.n_parts) {
+        const Part *part = &pool.parts[pool.n_taken++];
+        pthread_mutex_unlock(&pool.lock);
+        int failed = pool.run(pool.problem, part);
+        pthread_mutex_lock(&pool.lock);
+        pool.failed |= failed;
+        if (--pool.n_left == 0)
+            pthread_cond_signal(&pool.is_done);
+    }
+}
+
+static void *work(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&pool.lock);
+    for (;;) {
+        take_parts();
+        pthread_cond_wait(&pool.has_work, &pool.lock);
+    }
+    return NULL;
+}
+
+/* The child of a fork has one thread, and no lock that another one held. */
+static void forget_threads(void)
+{
+    pthread_mutex_init(&pool.lock, NULL);
+    pthread_mutex_init(&pool.one_call, NULL);
+    pthread_cond_init(&pool.has_work, NULL);
+    pthread_cond_init(&pool.is_done, NULL);
+    pool.n_threads = pool.n_placed = pool.n_parts = pool.n_taken = 0;
+}
+
+/* Keep the waiting threads off the processor of the caller. Where threads of a BLAS still
+   spin on all others, Linux would wake ours behind the caller, which computes alone. */
+static void leave_processor(void) /* with the lock */
+{
+#ifdef __linux__
+    static cpu_set_t allowed;
+    static int processor = -1;
+    cpu_set_t now;
+    const int here = sched_getcpu();
+    if (here < 0 || sched_getaffinity(0, sizeof(now), &now))
+        return;
+    if (here != processor || !CPU_EQUAL(&now, &allowed))
+        pool.n_placed = 0;
+    processor = here, allowed = now;
+    if (CPU_COUNT(&now) > 1)
+        CPU_CLR(here, &now);
+    for (; pool.n_placed < pool.n_threads; ++pool.n_placed)
+        pthread_setaffinity_np(pool.threads[pool.n_placed], sizeof(now), &now);
+#endif
+}
+
+static int run_parts(Run run, const Problem *problem, Part *parts, int n_parts)
+{
+    if (n_parts == 1 || pthread_mutex_trylock(&pool.one_call)) {
+        int failed = 0;
+        for (int k = 0; k < n_parts; ++k)
+            failed |= run(problem, &parts[k]);
+        return failed;
+    }
+    pthread_mutex_lock(&pool.lock);
+    while (pool.n_threads < n_parts - 1 && pool.n_threads < MAX_THREADS) {
+        pthread_t *thread = &pool.threads[pool.n_threads];
+        if (pthread_create(thread, NULL, work, NULL))
+            break;
+        pthread_detach(*thread);
+        ++pool.n_threads;
+    }
+    leave_processor();
+    pool.run = run, pool.problem = problem, pool.parts = parts;
+    pool.n_parts = pool.n_left = n_parts, pool.n_taken = pool.failed = 0;
+    pthread_cond_broadcast(&pool.has_work);
+    take_parts();
+    while (pool.n_left)
+        pthread_cond_wait(&pool.is_done, &pool.lock);
+    int failed = pool.failed;
+    pthread_mutex_unlock(&pool.lock);
+    pthread_mutex_unlock(&pool.one_call);
+    return failed;
 }
 
 /* The part of a range that is the k-th of n, in multiples of `unit`. */
@@ -703,26 +810,6 @@ static int contract_turned(int is_single, int is_complex, const Index *indices,
     return failed ? -1 : 0;
 }
 
-/* For few columns, rows that lie in runs are computed by vectors of one run after the
-   other: the index of the runs is then one of the batch. */
-static void move_runs(Problem *p)
-{
-    Group *rows = &p->rows;
-    const int last = rows->rank - 1;
-    if (last < 1 || count(&p->columns) > 4 || rows->n[last] < MIN_RUN ||
-        rows->strides[last][0] != 1 || rows->strides[last][1] != 1 ||
-        p->batch.rank + last > MAX_INDICES)
-        return;
-    for (int k = 0; k < last; ++k) {
-        const long strides[3] = {rows->strides[k][0], 0, rows->strides[k][1]};
-        insert(&p->batch, rows->n[k], strides, 2);
-    }
-    rows->n[0] = rows->n[last];
-    memcpy(rows->strides[0], rows->strides[last], sizeof(long[3]));
-    rows->rank = 1;
-    merge(&p->batch);
-}
-
 int contract_strided(int is_single, int is_complex, const Index *indices, long n_indices,
                      const void *a, const void *b, void *c, int n_threads)
 {
@@ -773,7 +860,6 @@ static int contract(int is_single, int is_complex, const Index *indices, long n_
     keep(&p->rows, 0, 2);
     keep(&p->columns, 1, 2);
     keep(&p->terms, 0, 1);
-    move_runs(p);
     p->method = choose_method(p, is_single);
     if ((p->method == PACKED || p->method == SCALAR) && count(&p->terms) == 1 &&
         (count(&p->rows) == 1 || count(&p->columns) == 1)) {
@@ -816,5 +902,8 @@ static int contract(int is_single, int is_complex, const Index *indices, long n_
 int start_pairwise(void)
 {
     find_processor();
-    return pthread_key_create(&held_key, free) || start_parts() ? -1 : 0;
+    return pthread_key_create(&held_key, free) ||
+                   pthread_atfork(NULL, NULL, forget_threads)
+               ? -1
+               : 0;
 }

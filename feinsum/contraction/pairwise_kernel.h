@@ -853,9 +853,8 @@ static void NAME(spread)(
 
 /* Rows, columns and terms of all entries of a part of the batch; of a part of its last
    index where many are computed at once. */
-static int NAME(run)(const void *problem, const Part *part)
+static int NAME(run)(const Problem *p, const Part *part)
 {
-    const Problem *p = problem;
     static const long none[3] = {0, 0, 0};
     const long size = p->is_complex ? 2 : 1;
     const T *a = p->a, *b = p->b;
