@@ -425,6 +425,7 @@ def test_first_calls_of_a_process_load_no_code_generator():
             assert wait_for_builds(LIMIT_S)
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # if JAX was imported
 def test_a_forked_process_is_answered_by_the_library(unfinished):
     """It lacks the thread that builds, and begins nothing of its own."""
     for _ in range(2):
