@@ -688,8 +688,9 @@ static inline __attribute__((always_inline)) void NAME(tile)(
     }
 }
 
-/* Products without a sum. A tile is computed along the rows, which are neighbours in an operand, and stored along the columns, which are in
-   the result: so each line of both is in the cache once. */
+/* Products without a sum. A tile is computed along the rows, which are neighbours in an
+   operand, and stored along the columns, which are neighbours in the result: so each cache
+   line of both is loaded once. */
 static inline __attribute__((always_inline)) void NAME(tiles)(
     const Problem *p, const Part *part, const long size)
 {
@@ -730,6 +731,7 @@ static inline __attribute__((always_inline)) void NAME(tiles)(
             }
 }
 
+/* Products along one index; gcc makes vectors of the first three loops. */
 static inline __attribute__((always_inline)) void NAME(line)(
     const T *a, const T *b, T *c, const long *steps, long n, const long size)
 {
