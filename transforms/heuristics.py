@@ -13,8 +13,6 @@ section shows whether a configuration that was left out would have been faster.
 
 from __future__ import annotations
 
-import numpy as np
-
 LINE_BYTES = 64
 """Bytes of a cache line, which is read and written as a whole."""
 
@@ -127,9 +125,6 @@ SERIAL_ENTRIES = 1e4
 PRODUCT_S = 1e-7
 """Seconds to begin a product of a stack."""
 
-MOST_BYTES = np.iinfo(np.intp).max
-"""Bytes of the largest array: numpy makes no larger one, not even as a view."""
-
 # Spaces of generic and rowwise: ``make bench-fallback``.
 
 MIN_LENGTH = 16
@@ -175,20 +170,14 @@ N_PARTS_OFFERED = 4
 MIN_LANES = 4
 """Least extent of a vectorized index: with less, most lanes are idle."""
 
-HEIGHTS, WIDTHS = (192, 384, 96, 48, 512), (1536, 768, 384, 192, 96, 48)
-"""Heights and widths of tiles. Most are multiples of 48, as most register tiles divide
-48: only the last tile of an index is then cut.
-"""
-
 DEPTHS = (160, 256, 128, 96, 384, 64)
 """Terms that are packed at once. The first depth fills 245 KB with the first height in
 double precision; deeper tiles load and store the sums less often, but leave the caches.
 """
 
-VECTORS, ROWS = (1, 2, 3, 4, 5), (2, 3, 4, 6, 8, 12)
-"""Vectors and rows of a register tile, which loads ``vectors + rows`` values for
-``vectors * rows`` products; 2 x 6 and 3 x 4 are the largest for which 16 registers
-suffice.
+ROWS = (2, 3, 4, 6, 8, 12)
+"""Rows of a register tile, which loads ``vectors + rows`` values for ``vectors * rows``
+products; 2 x 6 and 3 x 4 are the largest for which 16 registers suffice.
 """
 
 N_PAIRS = 4
@@ -260,9 +249,6 @@ cache.
 """
 
 # Sparse operands: sparse_nest. ``make bench-sparse``.
-
-SPARSE_LANES, SPARSE_TILES = (1, 2, 4, 8, 16), (0, 16, 32, 64, 128)
-"""Lanes of a vector, and entries of the lanes' index in a tile; 0 for all of them."""
 
 MAX_SPARSE_ROWS = 16
 """Rows of a batch: each row adds its own statements to the kernel, and needs

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import chain, islice, product
-from typing import NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import loopy as lp
 
@@ -44,11 +44,10 @@ from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.records.environment import DeviceKind
-from feinsum.transforms.cost import count_points
 
 ALL_DEVICES: frozenset[DeviceKind] = frozenset(get_args(DeviceKind))
-Parameters: TypeAlias = Mapping[str, ParameterValue]
-"""A value for each parameter of a family."""
+Parameters: TypeAlias = Mapping[str, Any]
+"""A :data:`ParameterValue` for each parameter of a family."""
 Table: TypeAlias = Mapping[str, tuple[ParameterValue, ...]]
 """The values of each parameter, the recommended one first."""
 CostFunction: TypeAlias = Callable[[BatchedEinsum, Parameters, MachineModel], float]
@@ -148,9 +147,6 @@ class NestSteps(NamedTuple):
     recipes: Callable[[], Sequence[TransformSpec]]
 
 
-N_STARTS = 8
-"""Number of candidates of a family that a search tries first."""
-
 STEPS = "steps"
 """The parameter of families of several nests that names the recipe of each nest, or a
 rule that chooses them.
@@ -213,7 +209,7 @@ class Transform:
         return values if isinstance(values, Space) else Space(values)
 
     def starts(self, subject: WorkloadLike) -> tuple[Parameters, ...]:
-        """Return the first few candidates besides the recommended configuration."""
+        """Return the first eight candidates besides the recommended configuration."""
         space = self.get_space(subject)
         if space is None or space.candidates is None:
             return ()
@@ -221,25 +217,9 @@ class Transform:
         for point in space.proposed():
             if point not in first:
                 first.append(point)
-            if len(first) > N_STARTS:
+            if len(first) == 9:
                 break
         return tuple(first[1:])
-
-    def count_intermediate_bytes(
-        self, einsum: BatchedEinsum, parameters: Parameters
-    ) -> int:
-        """Return the size of the arrays that hold products of operands.
-
-        Args:
-            einsum: with known extents.
-            parameters: parameters of the transform.
-        """
-        stored = self.steps(einsum, parameters).einsums[:-1] if self.steps else ()
-        return sum(
-            count_points(step, step.output)
-            * sum(x.itemsize for x in step.output_dtypes)
-            for step in stored
-        )
 
 
 REGISTRY: dict[tuple[str, int], Transform] = {}

@@ -1,12 +1,43 @@
-"""The roles that the indices of an einsum can play in a recipe."""
+"""The roles that the indices of an einsum can play, such as those in a matrix product.
+
+Of two operands, ``bik,bkj->bij`` is a stack of products of matrices, each the sum over
+k of a column of A times a row of B::
+
+              j: columns
+             +-----------+
+    k:       |           |
+    summed   |   B[b]    |            b: batch, a product for each of its values
+             +-----------+
+    +------+ +-----------+
+    |      | |           |
+    | A[b] | |  out[b]   | i: rows
+    |      | |           |
+    +------+ +-----------+
+
+Each letter can stand for several indices. The right operand is the one that has the
+columns. With more operands, some are multiplied into the left matrix before the product
+is taken, and others into its result afterwards. For ``xre,rij,ej->xei`` with D on the
+right and u on the left, J is late::
+
+    sums[r,e,i] = sum(j, u[e,j]*D[r,i,j])         # rows e, columns r and i, summed j
+    out[x,e,i]  = sum(r, J[x,r,e]*sums[r,e,i])    # postponed r, outer x
+
+Source: Springer and Bientinesi 2018 (GETT), section 2.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
 from math import prod
 
 import numpy as np
 
+from feinsum.contraction import classify_indices
 from feinsum.ir import BatchedEinsum, Extent, IndexList, SizeParam
+from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.registry import Parameters
 
 RUN_TIME_EXTENT = 4096
@@ -57,7 +88,7 @@ def find_element_indices(einsum: BatchedEinsum) -> tuple[str, ...]:
     ...     array("u", ("N", 4))))
     ('e',)
     """
-    if any(len(set(term)) < len(term) for term in einsum.inputs):
+    if has_diagonal(einsum):
         return ()
     unknown = {i for i, n in einsum.extents.items() if isinstance(n, SizeParam)}
     return tuple(
@@ -100,3 +131,167 @@ def get_text(parameters: Parameters, name: str) -> str:
     value = parameters[name]
     assert isinstance(value, str)
     return value
+
+
+@dataclass(frozen=True)
+class MatrixRoles:
+    """The operands on each side of a matrix product, and the roles of the indices.
+
+    Attributes:
+        right: the position of the operand that has the columns.
+        left: positions whose product is the left matrix.
+        late: positions that are multiplied to the sums.
+        batch: output indices that both sides have.
+        rows: output indices that the left side alone has; none if it is a vector.
+        columns: output indices that the right side alone has; none if it is a vector.
+        summed: indices of both sides that the product sums over.
+        folded: indices that are summed while the left side is multiplied.
+        postponed: indices of late operands that are summed after the product.
+        outer: output indices that late operands alone have.
+        unmatched: summed indices that the right side alone has.
+    """
+
+    right: int
+    left: tuple[int, ...]
+    late: tuple[int, ...]
+    batch: IndexList
+    rows: IndexList
+    columns: IndexList
+    summed: IndexList
+    folded: IndexList
+    postponed: IndexList
+    outer: IndexList
+    unmatched: IndexList
+
+    @property
+    def are_matrices(self) -> bool:
+        """Whether neither side is a vector, or a stack of vectors."""
+        return bool(self.rows and self.columns)
+
+    def n_operations(self, einsum: BatchedEinsum) -> int:
+        """Count the multiplications and additions of a row of the einsum."""
+        indices = (*self.columns, *self.rows, *self.batch, *self.postponed)
+        n_left = count_index_tuples(
+            einsum, (*self.rows, *self.summed, *self.batch, *self.folded)
+        )
+        n_late = count_index_tuples(einsum, (*einsum.output, *self.postponed))
+        return (
+            2 * count_index_tuples(einsum, (*indices, *self.summed))
+            + (len(self.left) + bool(self.folded) - 1) * n_left
+            + 2 * len(self.late) * n_late
+        )
+
+
+def classify(
+    einsum: BatchedEinsum, right: int, left: Sequence[int], order: Sequence[str]
+) -> MatrixRoles:
+    """Return the roles of all indices, given the operands on each side.
+
+    Args:
+        einsum: the einsum.
+        right: position of the right operand.
+        left: positions of the operands on the left; all others are late.
+        order: all indices, in the order in which those of one role are listed.
+
+    >>> from feinsum.ir import array, einsum
+    >>> product = einsum("bik,bkj->bij", array("A", (2, 4, 5)), array("B", (2, 5, 6)))
+    >>> roles = classify(product, 1, (0,), "bijk")
+    >>> roles.batch, roles.rows, roles.columns, roles.summed
+    (('b',), ('i',), ('j',), ('k',))
+    """
+    late = tuple(k for k in range(einsum.n_operands) if k != right and k not in {*left})
+    output = set(einsum.output)
+    on_left = {i for k in left for i in einsum.inputs[k]}
+    on_late = {i for k in late for i in einsum.inputs[k]}
+    kinds = classify_indices(on_left, einsum.inputs[right], output)
+
+    def ordered(indices: Container[str]) -> IndexList:
+        return tuple(i for i in order if i in indices)
+
+    return MatrixRoles(
+        right,
+        tuple(left),
+        late,
+        batch=ordered(kinds.batch),
+        rows=ordered(kinds.rows & output),
+        columns=ordered(kinds.columns & output),
+        summed=ordered(kinds.summed - on_late),
+        folded=ordered(kinds.rows - on_late - output),
+        postponed=ordered(on_late - output),
+        outer=ordered((on_late & output) - on_left - {*einsum.inputs[right]}),
+        unmatched=ordered(kinds.columns - on_late - output),
+    )
+
+
+def has_diagonal(einsum: BatchedEinsum) -> bool:
+    """Return whether an operand has an index twice: no axis of a matrix can be both."""
+    return any(len(set(term)) < len(term) for term in einsum.inputs)
+
+
+def find_roles(einsum: BatchedEinsum) -> MatrixRoles | None:
+    """Return the roles in a matrix product of two operands; None if it is none.
+
+    >>> from feinsum.ir import array, einsum
+    >>> roles = find_roles(einsum("ik,kj->ij", array("A", (4, 5)), array("B", (5, 6))))
+    >>> roles.right, roles.batch, roles.rows, roles.columns, roles.summed
+    (1, (), ('i',), ('j',), ('k',))
+    >>> find_roles(einsum("i,j->ij", array("x", 4), array("y", 6))) is None
+    True
+    """
+    if einsum.n_operands != 2 or not has_blas_dtype(einsum) or has_diagonal(einsum):
+        return None
+    first, second = map(set, einsum.inputs)
+    free = [i for i in einsum.output if (i in first) != (i in second)]
+    # the columns end with the last axis of the result, so BLAS can write rows in place
+    right = int(not free or free[-1] in second)
+    # if one operand has to be transposed, it is the smaller one
+    larger = max(einsum.inputs, key=lambda term: count_index_tuples(einsum, term))
+    order = dict.fromkeys((*einsum.output, *larger, *einsum.indices))
+    roles = classify(einsum, right, (1 - right,), [*order])
+    is_product = roles.summed and not roles.folded and not roles.unmatched
+    return roles if is_product else None
+
+
+@lru_cache(maxsize=256)
+def find_packed_roles(
+    einsum: BatchedEinsum, vector: str, register_index: str
+) -> MatrixRoles | None:
+    """Return the cheapest roles with the two given indices on different sides.
+
+    Args:
+        einsum: the einsum.
+        vector: one of the columns.
+        register_index: one of the rows.
+
+    Returns:
+        None if there are no such roles.
+    """
+    right = find_carriers(einsum, vector)
+    if len(right) != 1 or has_diagonal(einsum):
+        return None
+    candidates = [
+        roles
+        for roles in _list_packable_roles(einsum, right[0])
+        if vector in roles.columns and register_index in roles.rows
+    ]
+    return min(candidates, key=lambda r: r.n_operations(einsum), default=None)
+
+
+def _list_packable_roles(einsum: BatchedEinsum, right: int) -> Iterator[MatrixRoles]:
+    """Yield the roles for every choice of left operands that gives a matrix product."""
+    remaining = [k for k in range(einsum.n_operands) if k != right]
+    # In reverse order, the last indices of each role come first: callers take the first
+    # of equal costs, which then is the one nearest to the last axis of the output.
+    order = einsum.indices[::-1]
+    for n in range(1, len(remaining) + 1):
+        for left in combinations(remaining, n):
+            roles = classify(einsum, right, left, order)
+            on_left = {i for k in left for i in einsum.inputs[k]}
+            is_shared = on_left.intersection(roles.postponed, einsum.inputs[right])
+            if not roles.summed or roles.unmatched or is_shared:
+                continue
+            if (
+                count_index_tuples(einsum, (*roles.folded, *roles.postponed))
+                <= cpu.MAX_UNROLLED
+            ):
+                yield roles

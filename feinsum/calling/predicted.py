@@ -34,7 +34,7 @@ from feinsum.result_memory import make_aligned
 from feinsum.retrieval.identity import compute_fingerprint, is_ours
 from feinsum.targets.protocol import Array
 from feinsum.transforms import apply_spec
-from feinsum.transforms.ranking import Costed
+from feinsum.transforms.cost import Costed
 
 logger = logging.getLogger(__name__)
 

@@ -68,17 +68,6 @@ def make_bare_case(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Case:
     return Case(einsum, t_unit, nest, sizes, {}, {}, tolerance)
 
 
-def make_pairwise_baseline(case: Case) -> lp.TranslationUnit | None:
-    """Return the kernel to compare with; None if it is the untransformed one.
-
-    With many operands, one nest may run for days.
-
-    Raises:
-        MeasurementError: if the configured limit on intermediates is not a number.
-    """
-    return make_reference(case.einsum).baseline(case.sizes)
-
-
 def make_ragged_unit(spec: TransformSpec, case: Case) -> lp.TranslationUnit:
     """Apply a recipe whose space may not fit an einsum of run-time extents.
 

@@ -73,7 +73,7 @@ def has_room(
     """
     # a plug-in may import what imports this module
     from feinsum.transforms import REGISTRY
-    from feinsum.transforms.ranking import replace_sizes
+    from feinsum.transforms.cost import count_distinct_bytes, replace_sizes
 
     transform = REGISTRY.get((spec.name, spec.version))
     if transform is None or transform.steps is None:
@@ -82,7 +82,8 @@ def has_room(
         return True
     literal = replace_sizes(einsum, sizes)
     try:
-        n_bytes = transform.count_intermediate_bytes(literal, spec.parameters)
+        *stored, _ = transform.steps(literal, spec.parameters).einsums
+        n_bytes = sum(count_distinct_bytes(step)[1] for step in stored)
     except Exception:  # a record may contain anything
         logger.info("%.200s does not fit %s", spec, einsum.subscripts, exc_info=True)
         return True

@@ -28,7 +28,6 @@ from feinsum.measure import open_device
 from feinsum.measure.cases import (
     Case,
     make_case,
-    make_pairwise_baseline,
     make_ragged_cases,
     make_ragged_unit,
     pose_case,
@@ -38,6 +37,7 @@ from feinsum.measure.reference import (
     MANY_TIMES,
     count_footprint_bytes,
     count_operations,
+    make_reference,
 )
 from feinsum.measure.sparse_cases import (
     make_ragged_sparse_cases,
@@ -53,11 +53,6 @@ from feinsum.targets.host import HOST
 from feinsum.targets.protocol import OpenDevice
 from feinsum.transforms import apply_spec, check_spec, suits_device
 from feinsum.transforms.nests import assume_sizes
-
-LITERAL_BYTES = 16_000_000
-
-LITERAL_OPERATIONS = 200_000_000
-"""An einsum with literal extents is also tried at these, if it is no larger."""
 
 
 class Racer(Timeable, Verifiable, Protocol):
@@ -205,8 +200,7 @@ def _is_tried_as_it_is(einsum: BatchedEinsum) -> bool:
     if einsum.size_params:
         return False
     n_operations = sum(count_operations(einsum, {}).values())
-    is_short = n_operations <= LITERAL_OPERATIONS
-    return is_short and count_footprint_bytes(einsum, {}) <= LITERAL_BYTES
+    return n_operations <= 2e8 and count_footprint_bytes(einsum, {}) <= 16e6
 
 
 QUICK_BYTES = 1 << 25
@@ -214,9 +208,6 @@ QUICK_BYTES = 1 << 25
 
 QUICK_OPERATIONS = 50_000_000
 """Most operations of the untransformed kernel, which does about 1e9 per second."""
-
-LONGEST = 1 << 20
-"""Largest value for an unknown extent."""
 
 
 def choose_quick_sizes(
@@ -236,7 +227,7 @@ def choose_quick_sizes(
     sizes = {
         x.name: 1 << max(0, round(log2(near[x.name])))
         if near.get(x.name, 0) > 0
-        else LONGEST
+        else 1 << 20
         for x in einsum.size_params
     }
     # The longest one is halved, so that short extents keep their lengths.
@@ -312,7 +303,8 @@ def build_baseline(
         BuildError, MeasurementError: if it cannot be built.
     """
     posed = pose_case(einsum, sizes)
-    return compile_kernel(make_pairwise_baseline(posed) or posed.t_unit, opened)
+    baseline = make_reference(einsum).baseline(sizes)
+    return compile_kernel(baseline or posed.t_unit, opened)
 
 
 def _is_long(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> bool:

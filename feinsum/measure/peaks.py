@@ -29,7 +29,7 @@ _MIB = 1 << 20
 _WIDTHS = (1, 2, 4, 8, 16)
 """Lengths of vectors; the fastest depends on the compiler, so all are tried."""
 
-_CHAINS = 8
+CHAINS = 8
 """Multiply-adds that do not wait for each other: they fill two units of four cycles."""
 
 _PERIOD = 64
@@ -173,20 +173,21 @@ def _measure_fma_rate(
         arguments = (out, scalar(_A), scalar(_B), np.uint32(n_steps))
         return chains.run(arguments, n_items)
 
-    n_steps = _find_n_steps(run_s, min_run_s)
+    n_steps = _double_until_long(run_s, 64, min_run_s, 1 << 24)
     best_s = min(run_s(n_steps) for _ in range(repeats))
     _check_chains(opened.download(out, layout).reshape(layout.shape), n_steps)
-    return 2.0 * n_items * width * _CHAINS * n_steps / best_s
+    return 2.0 * n_items * width * CHAINS * n_steps / best_s
 
 
-def _find_n_steps(run_s: Callable[[int], float], min_run_s: float) -> int:
-    """Double a number of steps, from 64 on, until a run is long enough."""
-    n_steps = 64
-    run_s(n_steps)  # compiles
+def _double_until_long(
+    run_s: Callable[[int], float], n: int, min_run_s: float, most: float
+) -> int:
+    """Double a number of steps until a run is long enough."""
+    run_s(n)  # compiles
     # The cap ends the loop if a device's clock does not advance.
-    while run_s(n_steps) < min_run_s and n_steps < 1 << 24:
-        n_steps *= 2
-    return n_steps
+    while run_s(n) < min_run_s and n < most:
+        n *= 2
+    return n
 
 
 def _check_chains(result: np.ndarray[Any, np.dtype[Any]], n_steps: int) -> None:
@@ -194,8 +195,8 @@ def _check_chains(result: np.ndarray[Any, np.dtype[Any]], n_steps: int) -> None:
     fixed = _B / (1 - _A)
     decay = _A**n_steps
     start = np.arange(len(result))[:, np.newaxis] % _PERIOD
-    firsts = _CHAINS * start + sum(range(1, _CHAINS + 1))
-    expected = decay * firsts + (1 - decay) * _CHAINS * fixed
+    firsts = CHAINS * start + sum(range(1, CHAINS + 1))
+    expected = decay * firsts + (1 - decay) * CHAINS * fixed
     # A percent: thousands of roundings in single precision add up.
     if not np.allclose(result, expected, rtol=1e-2, atol=0):
         raise WrongResultError(
@@ -206,7 +207,7 @@ def _check_chains(result: np.ndarray[Any, np.dtype[Any]], n_steps: int) -> None:
 
 def _write_fma_source(dtype: str, width: int) -> str:
     scalar = CTYPES[dtype]
-    names = [f"x{k}" for k in range(_CHAINS)]
+    names = [f"x{k}" for k in range(CHAINS)]
     vector = get_vector_type(scalar, width)
     return _FMA.format(
         T=vector,
@@ -226,14 +227,6 @@ def get_vector_type(scalar: str, width: int) -> str:
 
 WIDTHS = (2, 4, 8)
 """Lengths of vectors in double precision: 16, 32, 64 bytes."""
-
-UNROLLED = 8
-
-MAX_SHARE = 16
-"""Most cores that share a last-level cache."""
-
-EXACT = 1 << 50
-"""Sums below are exact."""
 
 # Every work-item repeatedly reads its own part, into sums that a compiler must not
 # reorder. The sums are stored, so that no read is optimized away.
@@ -283,7 +276,8 @@ def _find_cache_shares(opened: OpenDevice) -> dict[str, int]:
     shares = {
         "L1": sizes.get("L1d", 0) // 2,
         "L2": sizes.get("L2", 0) // 2,
-        "L3": sizes.get("L3", 0) // (2 * min(n_cores, MAX_SHARE)),
+        # at most 16 cores share a last-level cache
+        "L3": sizes.get("L3", 0) // (2 * min(n_cores, 16)),
     }
     distinct: dict[str, int] = {}
     nearer = 1024
@@ -299,17 +293,17 @@ def measure_read_rate(
 ) -> float:
     """Measure the bytes per second of reading arrays of one size per core."""
     vector = f"double{width}"
-    names = [f"s{k}" for k in range(UNROLLED)]
+    names = [f"s{k}" for k in range(CHAINS)]
     source = _READS.format(
         T=vector,
-        unrolled=UNROLLED,
+        unrolled=CHAINS,
         declare=" ".join(f"{vector} {s} = SPLAT({vector}, 0.0);" for s in names),
         step=" ".join(f"{s} += mine[k + {k}];" for k, s in enumerate(names)),
         total=" + ".join(names),
     )
     program = opened.program(source, "reads")
     n_items = max(opened.device.compute_units, 1)
-    n = max(n_bytes // (8 * width * UNROLLED), 1) * UNROLLED
+    n = max(n_bytes // (8 * width * CHAINS), 1) * CHAINS
     layout = Layout((n_items * n * width,), (1,), np.dtype(np.float64))
     sums = Layout((n_items * width,), (1,), np.dtype(np.float64))
     x = opened.upload(np.ones(layout.n_entries), layout)
@@ -319,25 +313,14 @@ def measure_read_rate(
         arguments = (x, out, np.uint32(n), np.uint32(rounds))
         return program.run(arguments, n_items, 1)
 
-    rounds = 1
-    run_s(rounds)  # compiles
-    while run_s(rounds) < min_run_s and rounds * n < EXACT and rounds < 1 << 30:
-        rounds *= 2
+    # sums below 2**50 are exact
+    rounds = _double_until_long(run_s, 1, min_run_s, min(2**50 / n, 2**30))
     best_s = min(run_s(rounds) for _ in range(repeats))
     totals = opened.download(out, sums)
     if not np.all(totals == float(rounds * n)):
         raise WrongResultError(f"sums are {totals}, expected {rounds * n}")
     return 8.0 * layout.n_entries * rounds / best_s
 
-
-MIN_BYTES, MAX_BYTES = 4 << 10, 64 << 20
-"""Sizes of the parts that a core reads."""
-
-STEPS = 2
-"""Sizes between a power of two and the next one."""
-
-WIDTH = 4
-"""Length of vectors in double precision."""
 
 MAX_CACHES = 3
 
@@ -368,20 +351,20 @@ def measure_cache_sizes(
     if opened.device.kind == "gpu" or not opened.has_double:
         return {}
     sizes = _list_sizes(max_bytes // max(opened.device.compute_units, 1))
-    rates = [measure_read_rate(opened, n, WIDTH, min_run_s, repeats) for n in sizes]
+    rates = [measure_read_rate(opened, n, 4, min_run_s, repeats) for n in sizes]
     boundaries = find_edges(sizes, rates)[:MAX_CACHES]
     return {f"L{k}": n_bytes for k, n_bytes in enumerate(boundaries, start=1)}
 
 
 def _list_sizes(max_bytes: int) -> list[int]:
-    """List the sizes to try, up to a limit.
+    """List the sizes to try, two for each power of two, up to a limit and to 64 MiB.
 
     >>> _list_sizes(16 << 10)
     [4096, 5793, 8192, 11585, 16384]
     """
-    most = min(MAX_BYTES, max_bytes)
-    n_steps = STEPS * max(int(log2(max(most, MIN_BYTES) / MIN_BYTES)), 0)
-    return [round(MIN_BYTES * 2 ** (k / STEPS)) for k in range(n_steps + 1)]
+    least, most = 4 << 10, min(64 << 20, max_bytes)
+    n_steps = 2 * int(log2(max(most, least) / least))
+    return [round(least * 2 ** (k / 2)) for k in range(n_steps + 1)]
 
 
 def find_edges(sizes: Sequence[int], rates: Sequence[float]) -> list[int]:

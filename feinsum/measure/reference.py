@@ -56,9 +56,6 @@ from feinsum.nests import Operations, build_network, get_sizes, list_paths
 from feinsum.raising import LoopNest, identify_as_einsum
 from feinsum.records.capability import count_products
 
-INDEX_BYTES = 4
-"""Bytes of an index or a pointer of a tree."""
-
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 Sizes: TypeAlias = Mapping[str, int]
@@ -75,9 +72,6 @@ RAGGED_EXTENTS = (37, 53, 29, 45, 61, 23)
 """Odd, so that no tile of vectors divides them, and distinct, so that mixed-up sizes
 are found.
 """
-
-RAGGED_FOOTPRINT_BYTES = 16_000_000
-"""Maximum bytes of all arrays: numpy takes too long for more at many sizes."""
 
 
 @dataclass(frozen=True)
@@ -177,8 +171,8 @@ class Reference:
         nodes = get_nodes(einsum, sizes)
         operands = sum(
             nodes[-1] * operand.dtype.itemsize
-            # n nodes have n + 1 pointers; the last one is neglected
-            + INDEX_BYTES * (sum(nodes) + sum(nodes[:-1]))
+            # indices and pointers: n nodes have n + 1; the last one is neglected
+            + 4 * (sum(nodes) + sum(nodes[:-1]))
             if operand.storage and nodes
             else _count_entries(operand.shape, sizes) * operand.dtype.itemsize
             for operand in einsum.operands
@@ -246,11 +240,6 @@ REFERENCES: dict[EinsumKind, Callable[[Workload], Reference]] = {
 """References by kind of einsum; other kinds are neither tuned nor verified."""
 
 
-def get_einsum_kind(einsum: BatchedEinsum) -> EinsumKind:
-    """Return the kind of reference of an einsum."""
-    return "dense" if einsum.sparse_position is None else "sparse"
-
-
 def make_reference(subject: WorkloadLike) -> Reference:
     """Return the reference of an einsum, or of a workload with its profile.
 
@@ -258,7 +247,9 @@ def make_reference(subject: WorkloadLike) -> Reference:
         InvalidEinsumError: if there is none, naming the operand.
     """
     workload = as_workload(subject)
-    kind = get_einsum_kind(workload.einsum)
+    kind: EinsumKind = "sparse"
+    if workload.einsum.sparse_position is None:
+        kind = "dense"
     return REFERENCES.get(kind, Reference.of)(workload)
 
 
@@ -301,10 +292,8 @@ def _generate_untransformed(
 def _shrink(einsum: BatchedEinsum, sizes: Sizes) -> dict[str, int]:
     """Reduce sizes to odd ones by halving the largest until arrays are small."""
     sizes = dict(sizes)
-    reference = Reference(einsum)
-    while reference.footprint_bytes(sizes) > RAGGED_FOOTPRINT_BYTES and any(
-        size > 3 for size in sizes.values()
-    ):
+    # numpy takes too long for more bytes at many sizes
+    while Reference(einsum).footprint_bytes(sizes) > 16e6 and max(sizes.values()) > 3:
         longest = max(sizes, key=lambda name: sizes[name])
         sizes[longest] = sizes[longest] // 2 | 1  # stays odd
     return sizes

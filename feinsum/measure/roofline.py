@@ -21,7 +21,12 @@ import numpy as np
 
 from feinsum.errors import MeasurementError, WrongResultError
 from feinsum.ir import BatchedEinsum, WorkloadLike
-from feinsum.measure.peaks import CTYPES, choose_triad_array_bytes, get_vector_type
+from feinsum.measure.peaks import (
+    CHAINS,
+    CTYPES,
+    choose_triad_array_bytes,
+    get_vector_type,
+)
 from feinsum.measure.reference import count_operations, make_reference
 from feinsum.measure.timing import interleave, timeit
 from feinsum.records import DevicePeaks, compute_quartiles
@@ -129,11 +134,9 @@ STEPS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 # As in the peaks; work-groups of 64 suit every GPU.
 _WIDTHS = (1, 2, 4, 8)
 
-_CHAINS = 8
-
 _LOCAL = 64
 
-_BLOCK = _CHAINS * _LOCAL * max(_WIDTHS)
+_BLOCK = CHAINS * _LOCAL * max(_WIDTHS)
 
 _S, _A, _T = 3.0, 0.999, 0.001
 
@@ -305,7 +308,7 @@ class _Kernel:
         layout = self.arrays.layout
         scalars = map(layout.dtype.type, (_S, _A, _T))
         arguments = (*self.arrays.buffers, *scalars, np.uint32(self.n_steps))
-        n_items = layout.n_entries // (_CHAINS * self.width)
+        n_items = layout.n_entries // (CHAINS * self.width)
         return self.kernel.run(arguments, n_items, _LOCAL, timer)
 
     def check(self) -> None:
@@ -318,12 +321,12 @@ def _write_source(dtype: str, width: int, is_cpu: bool) -> str:
     scalar = CTYPES[dtype]
     vector = get_vector_type(scalar, width)
     stride = 1 if is_cpu else _LOCAL
-    chains = [(f"x{k}", f"at + {k * stride}") for k in range(_CHAINS)]
-    per_group = f"get_group_id(0) * {_CHAINS * _LOCAL} + get_local_id(0)"
+    chains = [(f"x{k}", f"at + {k * stride}") for k in range(CHAINS)]
+    per_group = f"get_group_id(0) * {CHAINS * _LOCAL} + get_local_id(0)"
     return _RUNG.format(
         T=vector,
         S=scalar,
-        at=f"get_global_id(0) * {_CHAINS}" if is_cpu else per_group,
+        at=f"get_global_id(0) * {CHAINS}" if is_cpu else per_group,
         load=" ".join(f"{vector} {x} = c[{at}] * s + b[{at}];" for x, at in chains),
         step=" ".join(f"{x} = {x} * va + vt;" for x, _ in chains),
         store=" ".join(f"out[{at}] = {x};" for x, at in chains),

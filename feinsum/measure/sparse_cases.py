@@ -48,13 +48,8 @@ from feinsum.transforms.nests import parse_recipe
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-SKEW = 0.5
-"""Skew of random trees: real tensors have fibers of uneven lengths."""
-
 RAGGED = (11, 13, 7, 9, 5, 6, 3)
 """Extents that no number of lanes divides, all different as far as possible."""
-
-MAX_KERNELS = 16
 
 SMALL = (5, 4, 3, 2)
 """Extents of a tree that has every entry."""
@@ -136,7 +131,7 @@ class _Kernels(LRUCache[Any, CompiledKernel]):
     """Compiled kernels that several trees share."""
 
     def __init__(self) -> None:
-        super().__init__(maxsize=MAX_KERNELS)
+        super().__init__(maxsize=16)
 
 
 def _compile(
@@ -232,7 +227,8 @@ def make_sparse_case(
             continue
         if tree is None:
             nodes = get_sizes(einsum, sizes).nodes
-            tree = random_profile(shape, nodes, seed=0, skew=SKEW)
+            # real tensors have fibers of uneven lengths
+            tree = random_profile(shape, nodes, seed=0, skew=0.5)
         values = draw_array(rng, (len(tree.values),), operand.dtype)
         arrays[operand.name] = tree.with_values(values)
     units = [np.ones((), dtype)] * (len(network.inputs) - einsum.n_operands)
@@ -285,8 +281,6 @@ def _make_case_of(
 
 PART_ENTRIES = 2**22
 """Approximate number of products that are computed at once."""
-
-LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def compute_sparse_reference(network: Network, operands: Sequence[Any]) -> Array:
@@ -398,21 +392,17 @@ def _multiply(
         output: dense indices that are not summed.
         dtype: in which to compute.
     """
-    # numpy accepts letters only, while indices may be words
-    entry, letters = LETTERS[0], LETTERS[1:]
-    names: dict[str, str] = {}
-    terms, arrays = [entry], [values.astype(dtype)]
+    # numpy numbers indices; 0 is that of the entries
+    numbers: dict[str, int] = {}
+    arguments: list[Any] = [values.astype(dtype), [0]]
     for term, array in dense_operands:
         dense = [i for i in term if i not in columns]
-        for index in dense:
-            names.setdefault(index, letters[len(names)])
+        axes = [numbers.setdefault(i, len(numbers) + 1) for i in dense]
         stored_axes = [axis for axis, i in enumerate(term) if i in columns]
         dense_axes = [axis for axis, i in enumerate(term) if i not in columns]
         slices = np.asarray(array, dtype).transpose([*stored_axes, *dense_axes])
         if stored_axes:  # one slice for each entry
             slices = slices[tuple(columns[term[axis]] for axis in stored_axes)]
-        terms.append((entry if stored_axes else "") + "".join(names[i] for i in dense))
-        arrays.append(slices)
-    result = entry + "".join(names[i] for i in output)
-    products = np.einsum(f"{','.join(terms)}->{result}", *arrays, optimize=True)
-    return np.asarray(products)
+        arguments += [slices, [0, *axes] if stored_axes else axes]
+    result = [0, *(numbers[i] for i in output)]
+    return np.asarray(np.einsum(*arguments, result, optimize=True))

@@ -29,6 +29,7 @@ from feinsum.measure.verdicts import (
 from feinsum.measure.verification import get_poison_value
 from feinsum.records import OK
 from feinsum.select import MIN_SAMPLES, sample_in_turns
+from feinsum.targets.host.compiler import load_content
 from feinsum.targets.host.kernel import HostKernel, start_pool
 
 if TYPE_CHECKING:  # compiled kernels need no code generator
@@ -38,8 +39,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 LONG_S = 2.0
 """Minimum time limit of one run of a given kernel, in seconds."""
-LONG_FACTOR = 20.0
-"""The same limit, relative to the slowest kernel with recipes."""
 BLOCK = 1 << 16
 """Entries that are random; larger arrays repeat them."""
 
@@ -60,7 +59,7 @@ def compare_kernels(comparison: KernelComparison, timing_lock: str = "") -> Verd
         bench = _Bench(comparison, comparison.arguments)
         first_s, results = bench.run_first(changed)
         # The kernels with recipes run first: their times determine how long to wait.
-        limit_s = max(LONG_S, LONG_FACTOR * max(first_s.values()))
+        limit_s = max(LONG_S, 20 * max(first_s.values()))
         seconds, expected = bench.run_first_within(limit_s, baselines[0])
         if seconds is None:
             return _report_endless(
@@ -225,7 +224,9 @@ def _make_run(
 ) -> Callable[[], float]:
     """Return a function that runs a program and returns its seconds."""
     if not program.function:
-        launch = load_program(program).launch_of(values).run
+        library = load_content(Path(program.path).read_bytes())
+        dtypes = ((name, np.dtype(x) if x else None) for name, x in program.arguments)
+        launch = HostKernel(library, tuple(dtypes)).launch_of(values).run
     else:
         function = getattr(ctypes.CDLL(program.path), program.function)
         function.restype = None
@@ -248,18 +249,6 @@ def _convert_argument(value: Any) -> Any:
     return np.ctypeslib.as_ctypes_type(value.dtype)(value.item())
 
 
-def load_program(program: CompiledHostKernel) -> HostKernel:
-    """Load the kernel of a program.
-
-    Raises:
-        BuildError: if it cannot be loaded.
-    """
-    arguments = (
-        (name, np.dtype(dtype) if dtype else None) for name, dtype in program.arguments
-    )
-    return HostKernel.loaded(Path(program.path).read_bytes(), tuple(arguments))
-
-
 @contextmanager
 def hold_lock(path: str, kind: int) -> Iterator[None]:
     """Hold a lock: shared to compute, exclusive to time."""
@@ -269,10 +258,6 @@ def hold_lock(path: str, kind: int) -> Iterator[None]:
     with Path(path).open("ab") as file:  # closing it releases the lock
         fcntl.flock(file, kind)
         yield
-
-
-QUICK_S, QUICK_SAMPLES = 0.15, 12
-"""Less than by default, since a recipe is also compared with others of its einsum."""
 
 
 class Timeable(Protocol):
@@ -295,7 +280,8 @@ def time_in_turns(
 ) -> tuple[float, float]:
     """Time two kernels that ran before, in turns; the median seconds of each.
 
-    Few rounds: a whole kernel with a recipe is timed again, beside the user's.
+    Fewer rounds than by default: a recipe is compared with others of its einsum, and a
+    whole kernel with it is timed again, beside the user's.
 
     Args:
         kernel: the kernel with the recipe.
@@ -307,16 +293,14 @@ def time_in_turns(
         [lambda: baseline.run(timer), lambda: kernel.run(timer)],
         (baseline_s, 0.0),
         [(0, 1)],
-        budget_s=QUICK_S,
-        n_enough=QUICK_SAMPLES,
+        budget_s=0.15,
+        n_enough=12,
     )
     return median(mine_s), median(others_s)
 
 
 INTERVAL = (0.5, 1.5)
 """Interval of random floating-point values: roots, logarithms, quotients are finite."""
-
-_INTEGERS = 10
 
 
 def draw_array(
@@ -342,4 +326,4 @@ def draw_array(
         case "b":
             return np.asarray(rng.integers(0, 2, shape)).astype(dtype)
         case _:
-            return np.asarray(rng.integers(1, _INTEGERS, shape)).astype(dtype)
+            return np.asarray(rng.integers(1, 10, shape)).astype(dtype)

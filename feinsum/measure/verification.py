@@ -15,9 +15,6 @@ from feinsum.words import format_count
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_SAFETY = 16
-"""Maximum tolerance; see :func:`compute_tolerance`."""
-
 PART = 1 << 16
 """Entries to compare at once."""
 
@@ -144,7 +141,7 @@ def compute_tolerance(dtype: DTypeLike, n_terms: int) -> float:
     kind = np.dtype(dtype)
     if not is_inexact(kind):
         return 0.0
-    return min(0.1, _SAFETY * get_eps(kind) * max(1, n_terms))
+    return min(0.1, 16 * get_eps(kind) * max(1, n_terms))
 
 
 def get_poison_value(dtype: DTypeLike) -> Any:

@@ -33,21 +33,16 @@ from feinsum.processes import (
 )
 from feinsum.records import from_json, to_json
 
-IDLE_S = 60.0
-"""Seconds without a request after which the process ends."""
-
-_MESSAGE_LENGTH = 65536
-
 
 def main() -> None:
-    """Answer requests until the parent closes the channel or sends none for long."""
+    """Answer requests until the channel is closed, or none has come for a minute."""
     channel = Channel()
     if sys.argv[1:]:
         # transforms of the user need Loopy
         from feinsum.transforms import import_transforms
 
         import_transforms(sys.argv[1:])
-    for line in channel.requests(IDLE_S):
+    for line in channel.requests(60.0):
         request = from_json(VerificationRequest, line)
         if request.kernels is None:
             from feinsum.measure.judging import prepare_fork  # needs the code generator
@@ -84,7 +79,7 @@ def _judge(request: VerificationRequest) -> Verdict:
             limit_memory(request.memory_bytes)
         return judge_recipe(request, opened)
     except FeinsumError as error:
-        return Verdict(error.code, str(error)[:_MESSAGE_LENGTH])
+        return Verdict(error.code, str(error)[:65536])
 
 
 if __name__ == "__main__":

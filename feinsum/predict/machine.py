@@ -14,8 +14,6 @@ from feinsum.records.environment import CUDA_PLATFORM
 
 WIDE_UNITS = {"zen5", "skylake_avx512", "cascadelake", "icelake", "sapphirerapids"}
 """Microarchitectures that issue two multiply-adds of 64 bytes in a cycle."""
-CYCLES_PER_S = 3.4e9
-"""Clock rate of a server core under load. Virtual machines do not report it."""
 
 
 def model_machine(device: Device, peaks: DevicePeaks | None = None) -> MachineModel:
@@ -29,9 +27,8 @@ def model_machine(device: Device, peaks: DevicePeaks | None = None) -> MachineMo
     """
     if device.kind == "gpu":
         return MachineModel(gpu=_model_gpu(device, peaks))
-    machine = MachineModel(
-        n_cores=max(device.compute_units, 1), cycles_per_s=CYCLES_PER_S
-    )
+    # the clock rate of a server core under load, which virtual machines do not report
+    machine = MachineModel(n_cores=max(device.compute_units, 1), cycles_per_s=3.4e9)
     if device.processor is not None:
         machine = _with_processor(machine, device.processor)
     if peaks is None:

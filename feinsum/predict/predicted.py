@@ -8,6 +8,7 @@ excluded. LLVM, which compiles OpenCL on CPUs, splits them in two.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from math import inf
 
 from feinsum.errors import FeinsumError
@@ -17,23 +18,20 @@ from feinsum.measure.intermediates import get_intermediate_limit_bytes, has_room
 from feinsum.nests import EstimatedTime, build_network, choose_form, get_sizes
 from feinsum.nests.cost import evaluate_cost
 from feinsum.predict.machine import model_machine
-from feinsum.records import Device, DevicePeaks, ParameterValue, TransformSpec
+from feinsum.records import Device, DevicePeaks, TransformSpec
 from feinsum.records.environment import HOST_PLATFORM
 from feinsum.transforms import REGISTRY, Transform, find_transform
+from feinsum.transforms.cost import Costed, rank_recipes, replace_sizes
 from feinsum.transforms.nests import (
     SPARSE_NEST,
     assume_sizes,
     find_nests,
     get_parameters,
 )
-from feinsum.transforms.ranking import Costed, rank_recipes, replace_sizes
 from feinsum.transforms.registry import CostFunction
 
 HOPELESS = 30
 """Factor over the lowest predicted time: no cost model errs by as much."""
-
-OUTDONE = 1.3
-"""Factor between two recipes of one family: its cost model errs by less."""
 
 
 def predict_recipes(
@@ -84,10 +82,11 @@ def predict_recipes(
     # the cost of a recipe that a GPU does not support is infinite
     if machine.gpu is not None:
         candidates = [candidate for candidate in candidates if candidate.seconds < inf]
-    # the cheapest of each set of similar recipes
+    # the cheapest of each set of similar recipes: those of a family and a rounded time
     first: dict[tuple[str, str], Costed] = {}
     for candidate in sorted(candidates, key=lambda candidate: candidate.seconds):
-        first.setdefault(_make_likeness_key(candidate), candidate)
+        key = candidate.spec.name, f"{candidate.seconds:.3g}"
+        first.setdefault(key, candidate)
     return [*first.values()]
 
 
@@ -136,7 +135,8 @@ def is_outdone(
     # typical limits suffice for a comparison
     sized, machine = replace_sizes(einsum, sizes), model_machine(device)
     costs = (cost(sized, spec.parameters, machine) for spec in (recipe, alternative))
-    return next(costs) > OUTDONE * next(costs)
+    # the cost model of one family errs by less than this factor
+    return next(costs) > 1.3 * next(costs)
 
 
 def _get_cost(device: Device, transform: Transform) -> CostFunction | None:
@@ -149,11 +149,6 @@ def _get_cost(device: Device, transform: Transform) -> CostFunction | None:
         device.kind == "cpu" or transform.devices == {device.kind}
     )
     return transform.cost if is_meant else None
-
-
-def _make_likeness_key(candidate: Costed) -> tuple[str, str]:
-    """Return a key that similar recipes share: the family and the rounded time."""
-    return candidate.spec.name, f"{candidate.seconds:.3g}"
 
 
 def predict_sparse_recipes(
@@ -210,10 +205,6 @@ def predict_sparse_recipes(
     return sorted(candidates.values(), key=lambda candidate: candidate.seconds)
 
 
-LANES = "lanes"
-"""The parameter of all families with explicit vectors."""
-
-
 def has_vectors(spec: TransformSpec, einsum: BatchedEinsum, device: Device) -> bool:
     """Return whether a device has vectors as long as a recipe's.
 
@@ -240,16 +231,9 @@ def has_vectors(spec: TransformSpec, einsum: BatchedEinsum, device: Device) -> b
 def _list_lanes(spec: TransformSpec) -> Iterator[int]:
     """Yield the vector lengths of a recipe, and of the recipes that it names."""
     for name, value in spec.parameters.items():
-        if name == LANES and isinstance(value, int):
+        # all families with explicit vectors have this parameter
+        if name == "lanes" and isinstance(value, int):
             yield value
-        elif isinstance(value, tuple):
-            for text in value:
-                yield from _parse_lanes(text)
-
-
-def _parse_lanes(text: ParameterValue) -> Iterator[int]:
-    try:
-        named = TransformSpec.parse(str(text))
-    except FeinsumError:
-        return
-    yield from _list_lanes(named)
+        for text in value if isinstance(value, tuple) else ():
+            with suppress(FeinsumError):
+                yield from _list_lanes(TransformSpec.parse(str(text)))

@@ -80,10 +80,11 @@ def open_device(selector: str | None = None, *, loopy_target: Any = None) -> Ope
     wanted = selector.strip().lower()
     troubles: list[str] = []
     if not wanted:
-        return _open_first_working(
-            _find_candidates(_select_serving(loopy_target), troubles), troubles
-        )
-    candidates = list(_find_candidates(_select_by_name(wanted) or TARGETS, troubles))
+        serving = TARGETS if loopy_target is None else (find_target(loopy_target),)
+        return _open_first_working(_find_candidates(serving, troubles), troubles)
+    # if the target is named, no other driver needs to be loaded
+    named = tuple(target for target in TARGETS if target.name == wanted)
+    candidates = list(_find_candidates(named or TARGETS, troubles))
     matches = [candidate for candidate in candidates if candidate.is_match(wanted)]
     if len(matches) == 1:
         return matches[0].target.open(matches[0].device)
@@ -151,15 +152,6 @@ def find_target(loopy_target: Any) -> Target:
     raise DeviceUnavailableError(
         f"{loopy_target} is not supported by any of the targets {names}"
     )
-
-
-def _select_by_name(wanted: str) -> tuple[Target, ...]:
-    """Find the target with a name, so that no other driver needs to be loaded."""
-    return tuple(target for target in TARGETS if target.name == wanted)
-
-
-def _select_serving(loopy_target: Any) -> tuple[Target, ...]:
-    return TARGETS if loopy_target is None else (find_target(loopy_target),)
 
 
 def _find_candidates(

@@ -46,10 +46,10 @@ from feinsum.measure import (
 from feinsum.measure.cases import (
     Case,
     make_case,
-    make_pairwise_baseline,
     make_ragged_cases,
     make_ragged_unit,
 )
+from feinsum.measure.reference import make_reference
 from feinsum.measure.sparse_cases import (
     SparseCase,
     SparseKernel,
@@ -123,7 +123,7 @@ class Bench:
 
     @cached_property
     def _pairwise(self) -> lp.TranslationUnit | None:
-        return make_pairwise_baseline(self.case)
+        return make_reference(self.case.einsum).baseline(self.case.sizes)
 
     @cached_property
     def _first_run(self) -> tuple[BoundKernel, float]:

@@ -34,7 +34,7 @@ from feinsum.records.environment import DeviceKind
 from feinsum.records.signature import check_signing_key
 from feinsum.targets.host import HOST
 from feinsum.transforms import ALL_DEVICES, check_spec, find_applicable_transforms
-from feinsum.transforms.ranking import Costed
+from feinsum.transforms.cost import Costed
 from feinsum.tuning.cluster import ClusterBench
 from feinsum.tuning.isolation import IsolatedBench
 from feinsum.tuning.problem import TuningProblem, make_problem

@@ -17,7 +17,7 @@ from feinsum.measure import (
     count_terms,
     make_reference,
 )
-from feinsum.measure.cases import make_case, make_pairwise_baseline, make_ragged_cases
+from feinsum.measure.cases import make_case, make_ragged_cases
 from feinsum.measure.reference import REFERENCES, Reference
 
 SPARSE = einsum("ij,j->i", sparse_array("A", (9, 4)), array("x", 4))
@@ -83,7 +83,7 @@ def test_a_new_kind_costs_one_entry(monkeypatch):
     (expected,) = evaluate(plain, {n: case.arguments[n] for n in "Ax"})
     np.testing.assert_allclose(case.expected["out"], expected)
     assert make_ragged_cases(SPARSE) == make_ragged_cases(plain)
-    assert make_pairwise_baseline(case) is None
+    assert make_reference(SPARSE).baseline({}) is None
     work = MinimumWork.of(Workload(SPARSE, {"nodes.0": 3, "nodes.1": 5}), {})
     assert work.operations == {"<f8": 10}
     assert work.footprint_bytes == count_footprint_bytes(plain, {})

@@ -23,7 +23,6 @@ CLASSES = [
     "xre,rij,ej->xei", "ij->ji", "ab,bc,cd,de,ef,fg,gh->ah",
 ]  # fmt: skip
 HOSTILE = [0, 1, 2**31 - 1, 2**40]
-MOST_PROPOSALS = {"cpu": 1000, "gpu": 1000}
 
 
 def at(subscripts, extents):
@@ -71,4 +70,4 @@ def test_large_extents_make_no_more_work(subscripts):
                 and (kind == "cpu" or family.devices == {kind})
             ]
             n = sum(1 for family in families for _ in list_proposed(family, e))
-            assert 0 < n <= MOST_PROPOSALS[kind]
+            assert 0 < n <= 1000

@@ -22,7 +22,6 @@ from feinsum.predict import (
 from feinsum.records import Device, DevicePeaks, Processor, TransformSpec
 from feinsum.records.environment import HOST_PLATFORM
 from feinsum.transforms import REGISTRY, check_spec, find_transform, list_configurations
-from feinsum.transforms.ranking import replace_sizes
 from tests.strategies import einsums
 
 CPU = Device("host", "a CPU", "", "cpu", "x86_64", 2)
@@ -74,14 +73,6 @@ def test_a_machine_is_what_its_processor_says():
     peaks = DevicePeaks(device, 1e11, {"<f8": 1e11}, "2026-01-01T00:00:00+00:00")
     assert model_machine(device, peaks).bandwidth_bytes_per_s == 1e11
     assert model_machine(CPU).vector_bytes == 32
-
-
-@pytest.mark.parametrize("extent", [1, 2, 2**15])
-def test_extents_at_the_ends_have_costs(extent):
-    """None divides by zero or leaves the numbers."""
-    product = matmul(extent)
-    assert all(one.seconds > 0 for one in predict_recipes(product, {}, CPU))
-    assert replace_sizes(product, {}).extents == product.extents
 
 
 def test_one_nest_of_many_operands_is_pruned():
@@ -174,14 +165,7 @@ def test_large_turned_results_are_stored_past_the_caches():
     assert names_of("abc,def->fedcba", **extents)[0] == "turned"
 
 
-@pytest.mark.parametrize(
-    ("subscripts", "family"),
-    [
-        ("ij,jk->ik", "library_contraction"),
-        ("ij,j->i", "library_contraction"),
-        ("ij,ij->", "library_contraction"),
-    ],
-)
-def test_the_libraries_of_the_host_are_candidates(subscripts, family):
+@pytest.mark.parametrize("subscripts", ["ij,jk->ik", "ij,j->i", "ij,ij->"])
+def test_the_libraries_of_the_host_are_candidates(subscripts):
     """Of products of matrices and vectors."""
-    assert family in names_of(subscripts, i=300, j=310, k=320)
+    assert "library_contraction" in names_of(subscripts, i=300, j=310, k=320)

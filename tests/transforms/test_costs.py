@@ -11,11 +11,10 @@ from constantdict import constantdict
 from feinsum import array, einsum
 from feinsum.ir import BatchedEinsum
 from feinsum.machine import MachineModel
-from feinsum.transforms.cost import count_distinct_bytes
+from feinsum.transforms.cost import count_distinct_bytes, replace_sizes
 from feinsum.transforms.heuristics import LINE_BYTES
-from feinsum.transforms.library.packed.cost import predict_packed_s
+from feinsum.transforms.library.packed.cost import cost as packed_cost
 from feinsum.transforms.library.streaming_cost import count_read_bytes
-from feinsum.transforms.ranking import replace_sizes
 
 MACHINE = MachineModel(n_cores=2, vector_bytes=64, fma_bytes=128)
 TILES = {
@@ -40,7 +39,7 @@ def product_of(subscripts: str, extents: dict[str, int]) -> BatchedEinsum:
 
 
 def cost(e: BatchedEinsum, **parameters: int | str) -> float:
-    return predict_packed_s(e, {**TILES, **parameters}, MACHINE)
+    return packed_cost(e, {**TILES, **parameters}, MACHINE)
 
 
 SIX = {"a": 24, "b": 16, "c": 16, "d": 24, "e": 16, "f": 16, "g": 24}

@@ -20,8 +20,8 @@ from feinsum.transforms import (
     find_transform,
     list_configurations,
 )
-from feinsum.transforms.library import ELEMENT_BLOCKED, PACKED_CONTRACTION
-from feinsum.transforms.ranking import rank_recipes
+from feinsum.transforms.cost import rank_recipes
+from feinsum.transforms.library import PACKED_CONTRACTION
 from tests.cpus import CPUS
 from tests.portions import spread
 from tests.strategies import SIZES, counts, sketches
@@ -173,14 +173,6 @@ def test_literal_extents_shorter_than_a_block_are_right(name, spec):
         assert_right_if_it_fits(case, transform, spec)
         nest = replace(case.nest, einsum=EINSUMS[name], sizes=constantdict(sizes))
         assert_right_if_it_fits(replace(case, nest=nest), transform, spec)
-
-
-def test_a_single_element_has_no_vectors():
-    """A family of vectors over elements refuses an einsum that has only one."""
-    case = generated(with_literals(EINSUMS["mass"], _small("mass", 1)))
-    spec = next(list_configurations(ELEMENT_BLOCKED, EINSUMS["mass"]))
-    with pytest.raises(TransformError, match="too short for vectors"):
-        ELEMENT_BLOCKED.apply(case.t_unit, case.nest, spec.parameters)
 
 
 def test_recipes_that_share_a_kernel_do_not_disturb_each_other():

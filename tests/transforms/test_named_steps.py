@@ -22,8 +22,8 @@ from feinsum.transforms import (
     list_configurations,
     with_named_steps,
 )
+from feinsum.transforms.cost import rank_recipes
 from feinsum.transforms.library import CONTRACTION_PATH, SPLIT_SUM
-from feinsum.transforms.ranking import rank_recipes
 from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS

@@ -9,25 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feinsum import array, einsum
-from feinsum.ir import BatchedEinsum
 from feinsum.transforms import list_configurations
 from feinsum.transforms.heuristics import LINE_ENTRIES
 from feinsum.transforms.library import PACKED_CONTRACTION
-from feinsum.transforms.library.packed.plan import (
-    PackedTiles,
-    PackingPlan,
-    make_plan,
-)
-from feinsum.transforms.matrix_roles import find_packed_roles
+from feinsum.transforms.library.packed.plan import make_plan
+from feinsum.transforms.roles import find_packed_roles
 from tests.transforms.support import EINSUMS
 
 SIZES = st.integers(1, 300)
-
-
-def plan_of(e: BatchedEinsum, tiles: PackedTiles) -> PackingPlan:
-    roles = find_packed_roles(e, tiles.vector, tiles.register)
-    assert roles is not None
-    return make_plan(e, e.extents, roles, tiles)
 
 
 @pytest.mark.parametrize("extents", [(72, 72, 24, 72, 72), (7, 9, 5, 3, 11)])
@@ -38,7 +27,9 @@ def test_tiles_cover_and_stay_small(extents, lanes, rows, width, depth):
     """
     a, b, c, d, e = extents
     sketch = einsum("dbea,ec->abcd", array("A", (d, b, e, a)), array("B", (e, c)))
-    plan = plan_of(sketch, PackedTiles("c", "a", lanes, 2, rows, width, width, depth))
+    tiles = {"vector": "c", "register": "a", "lanes": lanes, "vectors": 2}
+    tiles |= {"rows": rows, "width": width, "height": width, "depth": depth}
+    plan = make_plan(sketch, sketch.extents, tiles)
     for cut in plan.cuts.values():
         assert cut.size * (cut.n_tiles - 1) < cut.extent <= cut.size * cut.n_tiles
         assert cut.is_exact == (cut.extent % cut.size == 0)

@@ -29,13 +29,13 @@ from feinsum.transforms import (
     list_configurations,
     register,
 )
+from feinsum.transforms.cost import rank_recipes
 from feinsum.transforms.library import (
     ELEMENT_BLOCKED,
     GENERIC,
     PACKED_CONTRACTION,
     ROWWISE,
 )
-from feinsum.transforms.ranking import rank_recipes
 from feinsum.transforms.registry import list_proposed
 from tests.portions import spread
 from tests.transforms.support import EINSUMS, generated
@@ -196,26 +196,19 @@ def test_two_transforms_of_one_name_and_version_are_refused(toy):
     assert find_transform("toy", 2) is newer
 
 
-def assert_texts_survive(e, most=None, stride=1):
+@pytest.mark.parametrize(
+    ("most", "stride"), [(1000, 17), pytest.param(None, 1, marks=pytest.mark.long)]
+)
+@pytest.mark.parametrize("name", spread(EINSUMS, 9))
+def test_configurations_survive_their_texts(name, most, stride):
+    """They are valid, and equal after a way through text; in a long run all of them."""
+    e = EINSUMS[name]
     for transform in find_applicable_transforms(e):
         specs = [*islice(list_configurations(transform, e), 0, most, stride)]
         assert specs
         for spec in specs:
             assert TransformSpec.parse(str(spec)) == spec
             assert check_spec(spec, e) is transform
-
-
-@pytest.mark.parametrize("name", spread(EINSUMS, 9))
-def test_configurations_survive_their_texts(name):
-    """What configurations() gives is valid, and equal after a way through text."""
-    assert_texts_survive(EINSUMS[name], most=1000, stride=17)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", EINSUMS)
-def test_every_configuration_survives_its_text(name):
-    """All of them, not some of the first."""
-    assert_texts_survive(EINSUMS[name])
 
 
 def test_the_first_configuration_has_the_recommended_values():

@@ -197,28 +197,22 @@ FACES = EINSUMS["face mass"]
 """Of which J and u are needed by all entries of an element, and L by all elements."""
 
 
-def test_what_entries_of_the_output_share_is_evaluated_once():
-    """For each value of the index, as far as it depends on that."""
-    case = functional_case(make_case(FACES, {"N": 37}))
-    assert tiles(case) == {"J": (4,), "u": (4, 6)}
-
-
-def test_arrays_stay_where_they_are():
-    """To read them again costs less than to copy them."""
-    assert tiles(make_case(FACES, {"N": 37})) == {}
-
-
 @pytest.mark.parametrize(
-    "e",
+    ("e", "as_functions", "expected"),
     [
-        einsum("ei,ei->ei", array("a", ("N", 5)), array("b", ("N", 5))),
-        einsum("ei->e", array("a", ("N", 5))),
+        (FACES, True, {"J": (4,), "u": (4, 6)}),
+        (FACES, False, {}),
+        (einsum("ei,ei->ei", *(array(x, ("N", 5)) for x in "ab")), True, {}),
+        (einsum("ei->e", array("a", ("N", 5))), True, {}),
     ],
     ids=str,
 )
-def test_what_is_evaluated_once_anyway_has_no_tile(e):
-    """One entry of the output needs it."""
-    assert tiles(functional_case(make_case(e, {"N": 37}))) == {}
+def test_what_entries_of_the_output_share_is_evaluated_once(e, as_functions, expected):
+    """For each value of the index, as far as it depends on that. To read arrays again
+    costs less than to copy them; what one entry needs is evaluated once anyway.
+    """
+    case = make_case(e, {"N": 37})
+    assert tiles(functional_case(case) if as_functions else case) == expected
 
 
 @pytest.mark.parametrize(

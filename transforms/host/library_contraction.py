@@ -1,7 +1,7 @@
 """Contractions of two operands by numpy's BLAS, on the host.
 
 By the roles of its indices, an einsum of two operands is a stack of matrix products;
-see :mod:`feinsum.transforms.matrix_roles`. ``acd,dbc->ab`` has the rows a, the columns
+see :mod:`feinsum.transforms.roles`. ``acd,dbc->ab`` has the rows a, the columns
 b and the sum over c and d. A is a matrix in place; B is copied, since there is no
 single stride from one (c, d) to the next::
 
@@ -45,13 +45,12 @@ from feinsum.transforms.host.matrix_product import (
     merge_axes,
     suits_blas,
 )
-from feinsum.transforms.matrix_roles import MatrixRoles, find_roles
 from feinsum.transforms.primitives.schedule import make_scaled_sum
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
+    MatrixRoles,
     compute_reuse,
-    get_number,
-    get_text,
+    find_roles,
     get_typical_extent,
 )
 
@@ -59,7 +58,7 @@ WHOLE = ""
 """The index of blocks if there is only one block."""
 
 
-def apply_library_contraction(
+def apply(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Replace the kernel with numpy's matrix products.
@@ -110,7 +109,7 @@ def _list_stacks(einsum: BatchedEinsum, roles: MatrixRoles) -> tuple[str, ...]:
     return tuple(dict.fromkeys((stack, "")))
 
 
-def _make_space(workload: Workload) -> Space | None:
+def space(workload: Workload) -> Space | None:
     """Fit all products of matrices and vectors, which may need transposing copies."""
     einsum = workload.einsum
     roles = find_roles(einsum)
@@ -132,7 +131,7 @@ def _make_space(workload: Workload) -> Space | None:
 
 
 def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
-    index, block = get_text(parameters, "index"), get_number(parameters, "block")
+    index, block = parameters["index"], parameters["block"]
     if index == WHOLE:
         return None if block == cpu.LIBRARY_BLOCKS[0] else "there is only one block"
     if block != cpu.LIBRARY_BLOCKS[0] and block >= get_typical_extent(
@@ -142,9 +141,7 @@ def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     return None
 
 
-def _predict_s(
-    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
-) -> float:
+def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
     """Predict the seconds of copies into matrices and of products, in sequence.
 
     Args:
@@ -155,7 +152,7 @@ def _predict_s(
     """
     roles = find_roles(einsum)
     assert roles is not None
-    stack = (*roles.batch, *get_text(parameters, "stacked").split())
+    stack = (*roles.batch, *parameters["stacked"].split())
     sides = [
         tuple(i for i in indices if i not in stack)
         for indices in (roles.rows, roles.summed, roles.columns)
@@ -173,7 +170,7 @@ def _predict_s(
     itemsize = einsum.operands[0].dtype.itemsize
     # a copy reads an entry, fetches the line of the target, and writes it
     copy_s = 3 * n_moved * itemsize / machine.bandwidth_bytes_per_s
-    index, block = get_text(parameters, "index"), get_number(parameters, "block")
+    index, block = parameters["index"], parameters["block"]
     n_blocks = 1 if index == WHOLE else -(-count_points(einsum, (index,)) // block)
     m, k, n = (count_points(einsum, indices) for indices in sides)
     n_products = count_points(einsum, stack)
@@ -192,7 +189,8 @@ def _is_matrix(
 ) -> bool:
     """Return whether BLAS can read an array in place, as a stack of matrices."""
     itemsize = einsum.operands[0].dtype.itemsize
-    if count_points(einsum, term) * itemsize > cpu.MOST_BYTES:
+    # numpy makes no larger array, not even as a view
+    if count_points(einsum, term) * itemsize > np.iinfo(np.intp).max:
         return False
     stride_of = {
         index: count_points(einsum, term[axis + 1 :]) * itemsize
@@ -244,9 +242,9 @@ LIBRARY_CONTRACTION = register(
         "library_contraction",
         1,
         "products of matrices by the BLAS of numpy, on the host",
-        _make_space,
-        apply_library_contraction,
-        _predict_s,
+        space,
+        apply,
+        cost,
         devices=frozenset({"cpu"}),
     )
 )
@@ -282,8 +280,8 @@ def describe_products(
     expand = SubstitutionRuleExpander(kernel.substitutions)
     extents = {i: nest.extent(i) for i in einsum.indices}
     output = {nest.inames[index]: index for index in einsum.output}
-    index = get_text(parameters, "index")
-    stack = tuple(get_text(parameters, "stacked").split())
+    index = parameters["index"]
+    stack = tuple(parameters["stacked"].split())
     rows, columns = (
         tuple(i for i in side if i not in stack) for side in (roles.rows, roles.columns)
     )
@@ -308,7 +306,7 @@ def describe_products(
             finish=read(_make_finish(nest.scales[k], nest.shifts[k])),
             stack=(*roles.batch, *stack),
             index=None if index == WHOLE else index,
-            block=get_number(parameters, "block"),
+            block=parameters["block"],
             dtype=einsum.rows[k][0].dtype,
         )
 

@@ -1,41 +1,50 @@
 """Three operands and more, multiplied two at a time along a contraction path.
 
 For ``ij,jk,kl->il`` with 1,000 values of each index, one nest takes 2 * 10**12
-multiplications, two consecutive products 2 * 10**9. The order of products is in
-:mod:`feinsum.transforms.library.pairwise`.
+multiplications, two consecutive products 2 * 10**9. The path ``1,2 0,1`` first
+multiplies the operands B and C at the positions 1 and 2, and appends the product to the
+list. Then A and the product are at the positions 0 and 1::
 
-Each step is a device kernel of its own, whose product is in global memory::
+    A[i,j]   B[j,k]   C[k,l]
+       |        +--------+
+       |       product[j,l]            "1,2"
+       +-----------+
+                out[i,l]               "0,1"
 
-    for j, l:  product[j,l] = sum(k, B[j,k]*C[k,l])
-    (wait for all work-groups)
-    for i, l:  out[i,l] = sum(j, A[i,j]*product[j,l])
+Each step is a device kernel of its own, whose product is in global memory. Steps that
+ran one after the other for each value of an outer index, with products in private
+memory, were never faster by more than a tenth.
 
-Steps that ran one after the other for each value of an outer index, with products in
-private memory, were never faster by more than a tenth.
+Source: Pfeifer, Haegeman and Verstraete 2014 for orders of fewest operations; Smith and
+Gray 2018 (opt_einsum), which searches them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import product
 
 import loopy as lp
 
-from feinsum.ir import BatchedEinsum, Workload
+from feinsum.contraction.paths import (
+    EXACT_UP_TO,
+    MINIMIZED,
+    PathMethod,
+    find_path,
+    list_factors,
+)
+from feinsum.contraction.steps import Step, find_steps
+from feinsum.errors import InvalidParameterError
+from feinsum.ir import BatchedEinsum, IndexList, Operand, Workload
 from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.library.generic import GENERIC
 from feinsum.transforms.library.packed.packed_contraction import PACKED_CONTRACTION
-from feinsum.transforms.library.pairwise import (
-    PairwisePath,
-    PathStep,
-    count_nest_operations,
-    find_good_paths,
-    find_smallest_path,
-    make_step_einsum,
-)
 from feinsum.transforms.library.steps import (
     BEST,
     apply_recipes,
@@ -44,7 +53,6 @@ from feinsum.transforms.library.steps import (
     predict_steps_s,
     split_nest,
 )
-from feinsum.transforms.matrix_roles import find_packed_roles
 from feinsum.transforms.registry import (
     NestSteps,
     Parameters,
@@ -54,7 +62,13 @@ from feinsum.transforms.registry import (
     list_choices,
     register,
 )
-from feinsum.transforms.roles import get_number, has_blas_dtype
+from feinsum.transforms.roles import (
+    count_index_tuples,
+    find_packed_roles,
+    get_typical_extent,
+    has_blas_dtype,
+    has_diagonal,
+)
 
 FAMILIES = (PACKED_CONTRACTION, GENERIC)
 """Families for steps: those that write new loops."""
@@ -63,7 +77,7 @@ LANES = {4: (8, 4, 16), 8: (4, 8), 16: (2, 4)}
 """Entries of the vectors to choose steps for, by the bytes of an entry."""
 
 
-def apply_contraction_path(
+def apply(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Multiply two arrays at a time, each product by its own recipe.
@@ -106,12 +120,12 @@ def _list_steps(einsum: BatchedEinsum, parameters: Parameters) -> NestSteps:
         make_step_einsum(einsum, step) for step in _parse_path(einsum, parameters)
     ]
     itemsize = einsum.operands[0].dtype.itemsize
-    machine = MachineModel(vector_bytes=get_number(parameters, "lanes") * itemsize)
+    machine = MachineModel(vector_bytes=parameters["lanes"] * itemsize)
     recipes = partial(list_recipes, parameters["steps"], einsums, FAMILIES, machine)
     return NestSteps(einsums, recipes)
 
 
-def _make_space(workload: Workload) -> Space | None:
+def space(workload: Workload) -> Space | None:
     """Fit einsums for which a path takes far fewer operations than one nest.
 
     For operands with diagonals, it need not take fewer: it is best to extract diagonals
@@ -121,8 +135,7 @@ def _make_space(workload: Workload) -> Space | None:
     paths = find_good_paths(einsum) if has_blas_dtype(einsum) else ()
     if not paths:
         return None
-    has_diagonal = any(len(set(term)) < len(term) for term in einsum.inputs)
-    fewer = 0 if has_diagonal else cpu.FEWER_OPERATIONS
+    fewer = 0 if has_diagonal(einsum) else cpu.FEWER_OPERATIONS
     if count_nest_operations(einsum) < fewer * max(paths[0].n_operations(einsum), 1):
         return None
     table: Table = {
@@ -154,12 +167,14 @@ def _make_space(workload: Workload) -> Space | None:
 @lru_cache(maxsize=256)
 def _is_searched(einsum: BatchedEinsum) -> bool:
     """Return whether packed tiles, too, take far more operations than a path."""
-    space = PACKED_CONTRACTION.space(Workload(einsum)) or {"vector": (), "register": ()}
-    pairs = product(space["vector"], space["register"])
+    packed = PACKED_CONTRACTION.space(Workload(einsum))
+    if packed is None:
+        return True
+    pairs = product(packed["vector"], packed["register"])
     roles = [find_packed_roles(einsum, str(v), str(r)) for v, r in pairs]
-    packed = [einsum.batch_size * x.n_operations(einsum) for x in roles if x]
+    counts = [einsum.batch_size * x.n_operations(einsum) for x in roles if x]
     least = find_good_paths(einsum)[0].n_operations(einsum)
-    return all(n >= cpu.FEWER_THAN_PACKED * least for n in packed)
+    return all(n >= cpu.FEWER_THAN_PACKED * least for n in counts)
 
 
 CONTRACTION_PATH = register(
@@ -167,9 +182,269 @@ CONTRACTION_PATH = register(
         "contraction_path",
         4,
         "two operands at a time, each step by the recipe that costs the least",
-        _make_space,
-        apply_contraction_path,
+        space,
+        apply,
         partial(predict_steps_s, _list_steps),
         steps=_list_steps,
     )
 )
+
+
+GREEDY: PathMethod = "greedy"
+
+_NUMBER = "(?:0|[1-9][0-9]?)"
+
+_TEXT = re.compile(rf"{_NUMBER},{_NUMBER}(?: {_NUMBER},{_NUMBER})*")
+
+
+@dataclass(frozen=True)
+class PathStep(Step):
+    """A product of two arrays, or one array, summed over indices of no later step.
+
+    Attributes:
+        product: the number of the product.
+        n_products: number of different products; rows with equal factors share one.
+    """
+
+    product: int
+    n_products: int
+
+    @property
+    def joint(self) -> IndexList:
+        """Every index of the step, each once."""
+        return tuple(dict.fromkeys(i for term in self.inputs for i in term))
+
+    @property
+    def summed(self) -> IndexList:
+        return tuple(index for index in self.joint if index not in self.output)
+
+    def n_operations(self, einsum: BatchedEinsum) -> int:
+        """Count multiplications and additions, with size parameters as long extents."""
+        n_points = self.n_products * count_index_tuples(einsum, self.joint)
+        return n_points * (len(self.operands) - 1 + bool(self.summed))
+
+
+@dataclass(frozen=True)
+class PairwisePath:
+    """The two arrays that each step multiplies, as positions among those left.
+
+    As in opt_einsum's paths, the product is appended.
+
+    >>> path = PairwisePath.parse("1,2 0,1", 3)
+    >>> path.pairs
+    ((1, 2), (0, 1))
+    >>> print(path)
+    1,2 0,1
+    """
+
+    pairs: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def parse(cls, text: object, n_operands: int) -> PairwisePath:
+        """Parse the text of a path.
+
+        Args:
+            text: the pairs of all steps, the smaller position of each first. A record
+                may have any value here.
+            n_operands: number of arrays that the path contracts.
+
+        Raises:
+            InvalidParameterError: if the value is not such a text, or the path does not
+                leave one array.
+        """
+        if not isinstance(text, str) or not _TEXT.fullmatch(text):
+            raise _refuse(text, "expected pairs of positions such as '1,2 0,1'")
+        steps = text.split()
+        if len(steps) != n_operands - 1:
+            raise _refuse(
+                text,
+                f"{n_operands} operands take {n_operands - 1} steps, not {len(steps)}",
+            )
+        pairs = []
+        for n_left, step in zip(range(n_operands, 1, -1), steps, strict=True):
+            first, second = map(int, step.split(","))
+            if not first < second < n_left:
+                raise _refuse(
+                    text,
+                    f"the step {step} does not name two of {n_left} arrays in order",
+                )
+            pairs.append((first, second))
+        return cls(tuple(pairs))
+
+    def __str__(self) -> str:
+        return " ".join(f"{first},{second}" for first, second in self.pairs)
+
+    def steps(self, einsum: BatchedEinsum) -> tuple[PathStep, ...]:
+        """Return the steps; the product of the last one is the result.
+
+        The first steps sum each operand over the indices that it alone has, and extract
+        diagonals.
+        """
+        rows: list[list[object]] = [[op.name for op in row] for row in einsum.rows]
+        steps = []
+        for step in find_steps(
+            einsum.inputs, einsum.output, self.pairs, is_pairwise=False
+        ):
+            product = len(rows[0])
+            for row in rows:
+                row.append(tuple(row[k] for k in step.operands))
+            # rows of a batch with the same operands share the product
+            n_products = len({row[product] for row in rows})
+            steps.append(
+                PathStep(step.operands, step.inputs, step.output, product, n_products)
+            )
+        return tuple(steps)
+
+    def n_operations(self, einsum: BatchedEinsum) -> int:
+        """Count multiplications and additions, with size parameters as long extents.
+
+        >>> from feinsum.ir import array, einsum
+        >>> matrices = [array(name, (10, 10)) for name in "ABC"]
+        >>> chain = einsum("ij,jk,kl->il", *matrices)
+        >>> (PairwisePath(((0, 1), (0, 1))).n_operations(chain),
+        ...  count_nest_operations(chain))
+        (4000, 30000)
+        """
+        return sum(step.n_operations(einsum) for step in self.steps(einsum))
+
+    def count_written(self, einsum: BatchedEinsum) -> int:
+        """Count the entries of all products."""
+        return sum(
+            step.n_products * count_index_tuples(einsum, step.output)
+            for step in self.steps(einsum)
+        )
+
+
+def _refuse(text: object, problem: str) -> InvalidParameterError:
+    return InvalidParameterError(f"contraction path {text!r:.80}: {problem}")
+
+
+def count_nest_operations(einsum: BatchedEinsum) -> int:
+    """Count the multiplications and additions of a single nest over all indices."""
+    n_additions = 1 if einsum.summation_indices else 0
+    n_points = einsum.batch_size * count_index_tuples(einsum, einsum.indices)
+    return n_points * (einsum.n_operands - 1 + n_additions)
+
+
+@lru_cache(maxsize=256)
+def find_good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
+    """Return some different paths of few operations, best first.
+
+    There are none for one operand and for more than :data:`cpu.MAX_PATH_OPERANDS`.
+
+    >>> from feinsum.ir import array, einsum
+    >>> A, B, x = array("A", (9, 9)), array("B", (9, 9)), array("x", 9)
+    >>> chain = einsum("ij,jk,k->i", A, B, x)
+    >>> print(*find_good_paths(chain))
+    1,2 0,1
+    """
+    if (
+        not 2 <= einsum.n_operands <= cpu.MAX_PATH_OPERANDS
+        or 0 in einsum.extents.values()
+    ):
+        return ()
+    # paths of one tree differ in the order of independent steps, and cost the same
+    trees: dict[frozenset[frozenset[int]], PairwisePath] = {}
+    for path in _list_proposed(einsum):
+        trees.setdefault(_list_products(path, einsum.n_operands), path)
+    costs = {path: path.n_operations(einsum) for path in trees.values()}
+    best_first = sorted(
+        costs, key=lambda path: (costs[path], path.count_written(einsum), str(path))
+    )
+    least = costs[best_first[0]]
+    return tuple(p for p in best_first if costs[p] <= cpu.NEAR_LEAST * least)[
+        : cpu.MAX_PATHS
+    ]
+
+
+@lru_cache(maxsize=256)
+def find_smallest_path(einsum: BatchedEinsum) -> PairwisePath:
+    """Return a path whose largest product is as small as possible.
+
+    >>> from feinsum.ir import array, einsum
+    >>> A, B, x = array("A", (9, 9)), array("B", (9, 9)), array("x", 9)
+    >>> print(find_smallest_path(einsum("ij,jk,k->i", A, B, x)))
+    1,2 0,1
+    """
+    terms = dict(enumerate(map(frozenset, einsum.inputs)))
+    pairs = _search_pairs(einsum, "size", terms, frozenset(einsum.output))
+    return _make_path(pairs, einsum.n_operands)
+
+
+def _list_proposed(einsum: BatchedEinsum) -> Iterator[PairwisePath]:
+    """Search paths over all operands, and paths that begin with shared operands."""
+    terms = dict(enumerate(map(frozenset, einsum.inputs)))
+    shared = {k: terms[k] for k in terms if len({row[k] for row in einsum.rows}) == 1}
+    unshared = {k: terms[k] for k in terms if k not in shared}
+    # for more operands, an exact search takes longer than a better path saves
+    exact = MINIMIZED if einsum.n_operands <= EXACT_UP_TO else ()
+    for method in (*exact, GREEDY):
+        find = partial(_search_pairs, einsum, method)
+        yield _make_path(find(terms, frozenset(einsum.output)), einsum.n_operands)
+        # a product of operands that all rows share is computed once for all of them
+        if unshared and len(shared) > 1:
+            needed = frozenset(einsum.output).union(*unshared.values())
+            product = needed & frozenset().union(*shared.values())
+            pairs_first = find(shared, product)
+            pairs_after = find(
+                {pairs_first[-1][0]: product, **unshared}, frozenset(einsum.output)
+            )
+            yield _make_path([*pairs_first, *pairs_after], einsum.n_operands)
+
+
+def _search_pairs(
+    einsum: BatchedEinsum,
+    method: PathMethod,
+    terms: Mapping[int, frozenset[str]],
+    output: frozenset[str],
+) -> list[tuple[int, int]]:
+    """Search a path; a product gets the number of its first factor.
+
+    Indices of one term alone are left out: they are summed before any product.
+    """
+    extents = {
+        index: get_typical_extent(einsum.extents[index]) for index in einsum.indices
+    }
+    n_uses = Counter(i for term in (*terms.values(), output) for i in term)
+    inputs = [[i for i in term if n_uses[i] > 1] for term in terms.values()]
+    numbers, pairs = list(terms), []
+    for step in find_path(inputs, output, extents, method=method):
+        factors = [numbers[position] for position in sorted(step)]
+        numbers = [number for number in numbers if number not in factors] + factors[:1]
+        if len(factors) == 2:
+            pairs.append((factors[0], factors[1]))
+    return pairs
+
+
+def _make_path(pairs: Sequence[tuple[int, int]], n_operands: int) -> PairwisePath:
+    """Convert numbers of operands and products to positions among the arrays left."""
+    numbers, positions = list(range(n_operands)), []
+    for pair in pairs:
+        first, second = sorted(map(numbers.index, pair))
+        positions.append((first, second))
+        numbers = [number for number in numbers if number not in pair] + [pair[0]]
+    return PairwisePath(tuple(positions))
+
+
+def _list_products(path: PairwisePath, n_operands: int) -> frozenset[frozenset[int]]:
+    """Return the set of operands in each product.
+
+    It is equal for paths that differ only in the order of their steps.
+    """
+    order = list_factors(path.pairs, n_operands)
+    return frozenset(
+        first_operands | second_operands for first_operands, second_operands in order
+    )
+
+
+def make_step_einsum(einsum: BatchedEinsum, step: PathStep) -> BatchedEinsum:
+    """Return a step as an einsum, with generated names of operands."""
+    dtype = einsum.operands[0].dtype
+    rows = tuple(
+        tuple(
+            Operand(f"A{row}_{k}", tuple(einsum.extents[i] for i in term), dtype)
+            for k, term in enumerate(step.inputs)
+        )
+        for row in range(step.n_products)
+    )
+    return BatchedEinsum(step.output, step.inputs, rows)

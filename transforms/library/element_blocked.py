@@ -45,14 +45,12 @@ from feinsum.transforms.roles import (
     count_index_tuples,
     find_element_indices,
     fit_lanes,
-    get_number,
-    get_text,
     get_typical_extent,
     has_real_dtype,
 )
 
 
-def apply_element_blocked(
+def apply(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Vectorize over the elements, all other indices being short.
@@ -79,14 +77,14 @@ def apply_element_blocked(
         stage_matrices: copy operands without elements to private memory, once
             per work-group.
     """
-    element = get_text(parameters, "element")
-    lanes = fit_lanes(nest.extent(element), get_number(parameters, "lanes"))
+    element = parameters["element"]
+    lanes = fit_lanes(nest.extent(element), parameters["lanes"])
     if lanes == 1:
         raise TransformError(f"index {element!r} is too short for vectors")
     schedule = join_domains(begin(t_unit, nest))
     inputs = schedule.operands
     schedule, products = _contract_cheaply(schedule, element, lanes)
-    size = lanes * get_number(parameters, "vectors")
+    size = lanes * parameters["vectors"]
     schedule, group = split(schedule, schedule.inames[element], size, outer_tag="g.0")
     schedule = peel_remainder(schedule, element, group, lanes, (group.outer,))
     schedule, vector = split(schedule, group.inner, lanes, inner_tag="vec")
@@ -102,7 +100,7 @@ def apply_element_blocked(
     schedule, _ = _stage(schedule, wanted, loops, "unr")
     # Loopy projects whole domains: factors take a fraction of the time
     schedule = factor_domains(schedule, group.outer, (vector.outer,))
-    return _accumulate(schedule, tiles, loops, get_number(parameters, "rows")).t_unit
+    return _accumulate(schedule, tiles, loops, parameters["rows"]).t_unit
 
 
 @dataclass(frozen=True)
@@ -190,7 +188,7 @@ def _split_register_block(
     return schedule, (block.inner,)
 
 
-def _make_space(workload: Workload) -> Space | None:
+def space(workload: Workload) -> Space | None:
     """Fit einsums with one long output index, if all tiles together are small."""
     einsum = workload.einsum
     if not has_real_dtype(einsum):
@@ -220,7 +218,7 @@ ELEMENT_BLOCKED = register(
         "element_blocked",
         1,
         "short contractions over many elements, vectorized over the elements",
-        _make_space,
-        apply_element_blocked,
+        space,
+        apply,
     )
 )

@@ -32,13 +32,21 @@ from functools import partial
 
 import loopy as lp
 
-from feinsum.ir import BatchedEinsum, IndexList, Workload
+from feinsum.ir import BatchedEinsum, Workload
 from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import count_points
 from feinsum.transforms.library.packed.packed_contraction import suits_packing
-from feinsum.transforms.library.streamed_nest import NO_INDEX, StreamedNest, Streams
+from feinsum.transforms.library.streamed_nest import (
+    NO_INDEX,
+    StreamedNest,
+    count_strided_entries,
+    find_jammed_index,
+    list_cuts,
+    list_terms,
+    order_summed_indices,
+)
 from feinsum.transforms.library.streaming_cost import (
     count_sum_cycles,
     count_vector_cycles,
@@ -52,17 +60,14 @@ from feinsum.transforms.primitives.compiler_hints import (
     list_sums,
     with_rows_apart,
 )
-from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
     count_index_tuples,
-    get_number,
-    get_text,
     get_typical_extent,
 )
 
 
-def apply_generic(
+def apply(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Stream through all arrays, blocks of the output in parallel.
@@ -101,82 +106,16 @@ def apply_generic(
 
     Source: Callahan, Carr and Kennedy 1990 (unroll-and-jam, for register reuse).
     """
-    vector, einsum = get_text(parameters, "vector"), nest.einsum
-    streams = Streams(
-        vector,
-        order_summed_indices(einsum, vector),
-        find_jammed_index(einsum, vector),
-        get_number(parameters, "step"),
-        _list_cuts(einsum, parameters),
-    )
-    written = StreamedNest(begin(t_unit, nest), streams).written()
+    einsum = nest.einsum
+    written = StreamedNest(begin(t_unit, nest), einsum, parameters).written()
     sums = SUMS[0]
-    if vector in einsum.summation_indices:
+    if parameters["vector"] in einsum.summation_indices:
         sums, written = list_sums(einsum)[-1], with_rows_apart(written)
-    vectors = get_text(parameters, "vectors")
+    vectors = parameters["vectors"]
     return with_hints(written, sums=sums, vectors=vectors).t_unit
 
 
-def _list_cuts(einsum: BatchedEinsum, parameters: Parameters) -> dict[str, int]:
-    """Return the output indices that are cut for the grid, with their blocks."""
-    indices = {"vector": "width", "parallel": "block"}
-    return {
-        index: get_number(parameters, size)
-        for name, size in indices.items()
-        if (index := get_text(parameters, name)) in einsum.output
-    }
-
-
-def order_summed_indices(einsum: BatchedEinsum, vector: str) -> Names:
-    """Order the summed indices: the vector index last, the next contiguous before."""
-    return tuple(
-        sorted(
-            einsum.summation_indices,
-            key=lambda index: (index == vector, -_count_strided_entries(einsum, index)),
-        )
-    )
-
-
-def find_jammed_index(einsum: BatchedEinsum, vector: str) -> str:
-    """Return the output index whose jamming into a sum along ``vector`` saves most.
-
-    It is empty if there is none, or if the vector index is free.
-
-    >>> from feinsum import array, einsum
-    >>> A, B = array("A", (30, 40, 50)), array("B", (40, 50))
-    >>> find_jammed_index(einsum("xij,ij->xi", A, B), "j")
-    'x'
-    """
-    if vector not in einsum.summation_indices:
-        return NO_INDEX
-
-    def count_shared(index: str) -> int:
-        # operands without the index are loaded once for all rows of a tile
-        shared = (t for t in einsum.inputs if vector in t and index not in t)
-        return sum(count_index_tuples(einsum, term) for term in shared)
-
-    return max(
-        einsum.output,
-        key=lambda i: (count_shared(i), get_typical_extent(einsum.extents[i])),
-        default=NO_INDEX,
-    )
-
-
-def _count_strided_entries(einsum: BatchedEinsum, index: str) -> int:
-    """Count entries whose neighbours along ``index`` are not neighbours in memory."""
-    return sum(
-        count_index_tuples(einsum, term)
-        for term in _list_terms(einsum)
-        if index in term[:-1]
-    )
-
-
-def _list_terms(einsum: BatchedEinsum) -> list[IndexList]:
-    """Return the distinct indices of every array that is read or written."""
-    return [tuple(dict.fromkeys(t)) for t in (*einsum.inputs, einsum.output)]
-
-
-def _make_space(workload: Workload) -> Space:
+def space(workload: Workload) -> Space:
     """Fit every einsum; indices that are contiguous in most of the data come first."""
     einsum = workload.einsum
     vectors = sorted(
@@ -202,8 +141,8 @@ def _make_space(workload: Workload) -> Space:
 
 def _rank_vector_index(einsum: BatchedEinsum, index: str) -> tuple[float, bool]:
     """Count array entries, weighted if they are strided or the loop is short."""
-    n_entries = sum(count_index_tuples(einsum, term) for term in _list_terms(einsum))
-    n_counted = n_entries + (cpu.STRIDED_WEIGHT - 1) * _count_strided_entries(
+    n_entries = sum(count_index_tuples(einsum, term) for term in list_terms(einsum))
+    n_counted = n_entries + (cpu.STRIDED_WEIGHT - 1) * count_strided_entries(
         einsum, index
     )
     # a short innermost loop is mostly overhead
@@ -234,8 +173,8 @@ def _list_blocks(einsum: BatchedEinsum) -> tuple[int, ...]:
 
 
 def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
-    vector, parallel = get_text(parameters, "vector"), parameters["parallel"]
-    step, block = get_number(parameters, "step"), get_number(parameters, "block")
+    vector, parallel = parameters["vector"], parameters["parallel"]
+    step, block = parameters["step"], parameters["block"]
     if vector == parallel != NO_INDEX:
         return f"the index {vector!r} is the innermost loop already"
     if vector not in einsum.output and parameters["width"] != _list_widths(einsum)[0]:
@@ -254,12 +193,10 @@ def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     return None
 
 
-def _predict_s(
-    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
-) -> float:
+def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
     """Predict the seconds from the innermost loop and the number of blocks."""
-    vector, step = get_text(parameters, "vector"), get_number(parameters, "step")
-    jammed, width = find_jammed_index(einsum, vector), get_number(parameters, "width")
+    vector, step = parameters["vector"], parameters["step"]
+    jammed, width = find_jammed_index(einsum, vector), parameters["width"]
     most_bytes = 64 if parameters["vectors"] == VECTORS[1] else 32
     is_summed = vector in einsum.summation_indices
     if is_summed:
@@ -271,7 +208,7 @@ def _predict_s(
             einsum, vector, machine, most_bytes=most_bytes, step=step
         )
     n_groups = 1.0
-    for index, size in _list_cuts(einsum, parameters).items():
+    for index, size in list_cuts(einsum, parameters).items():
         n_groups *= max(1.0, count_points(einsum, (index,)) / size)
     loops = _list_loops(einsum, vector, jammed, step if is_summed else width)
     seconds = predict_streaming_s(
@@ -325,8 +262,8 @@ GENERIC = register(
         "generic",
         3,
         "any einsum: unit strides innermost, blocks of the output over the grid",
-        _make_space,
-        apply_generic,
-        _predict_s,
+        space,
+        apply,
+        cost,
     )
 )

@@ -37,10 +37,10 @@ from feinsum.transforms.primitives import (
 from feinsum.transforms.primitives.compiler_hints import SUMS, VECTORS, list_sums
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
-from feinsum.transforms.roles import get_number, get_text, get_typical_extent, is_long
+from feinsum.transforms.roles import get_typical_extent, is_long
 
 
-def apply_rowwise(
+def apply(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Distribute blocks of one output index over the grid.
@@ -60,12 +60,12 @@ def apply_rowwise(
         block: its values per work-group.
     """
     schedule = begin(t_unit, nest)
-    iname = schedule.inames[get_text(parameters, "index")]
-    size = get_number(parameters, "block")
+    iname = schedule.inames[parameters["index"]]
+    size = parameters["block"]
     return split(schedule, iname, size, outer_tag="g.0")[0].t_unit
 
 
-def apply_rowwise_on_cpus(
+def apply_on_cpus(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Distribute blocks of one output index over the grid, and evaluate functions once.
@@ -85,12 +85,12 @@ def apply_rowwise_on_cpus(
         sums: ``in_order`` of the loops, or in ``any_order``.
         vectors: which the compiler makes of the loops, ``usual`` or ``widest``.
     """
-    schedule, index = begin(t_unit, nest), get_text(parameters, "index")
-    size = get_number(parameters, "block")
+    schedule, index = begin(t_unit, nest), parameters["index"]
+    size = parameters["block"]
     schedule, block = split(schedule, schedule.inames[index], size, outer_tag="g.0")
     for name in _find_evaluated_ahead(schedule, index):
         schedule, _ = stage_operand(schedule, name, (block.outer, block.inner))
-    sums, vectors = get_text(parameters, "sums"), get_text(parameters, "vectors")
+    sums, vectors = parameters["sums"], parameters["vectors"]
     return with_hints(schedule, sums=sums, vectors=vectors).t_unit
 
 
@@ -120,7 +120,7 @@ def _is_shared(schedule: Schedule, name: str, index: str) -> bool:
     return is_small and index in span and not {*schedule.output} <= {*span}
 
 
-def _make_space(workload: Workload) -> Space | None:
+def space(workload: Workload) -> Space | None:
     """Offer any einsum with an output index that is worth distributing."""
     einsum = workload.einsum
     long = [i for i in einsum.output if is_long(einsum.extents[i])]
@@ -129,21 +129,19 @@ def _make_space(workload: Workload) -> Space | None:
     return Space(table, is_searched=not suits_packing(einsum)) if long else None
 
 
-def _make_space_with_hints(workload: Workload) -> Space | None:
-    space = _make_space(workload)
-    if space is None:
+def space_on_cpus(workload: Workload) -> Space | None:
+    plain = space(workload)
+    if plain is None:
         return None
     *outer, last = workload.einsum.output
     hints = {"sums": list_sums(workload.einsum), "vectors": VECTORS}
-    table = {**space, **hints}
+    table = {**plain, **hints}
     # blocks of the last index would cut lines of memory into short pieces
-    indices = tuple(i for i in space["index"] if i != last or not outer)
-    return replace(space, table=table, candidates={**table, "index": indices})
+    indices = tuple(i for i in plain["index"] if i != last or not outer)
+    return replace(plain, table=table, candidates={**table, "index": indices})
 
 
-def _predict_s(
-    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
-) -> float:
+def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
     """Predict the seconds; the compiler interchanges summed loops as is best."""
     most_bytes = 64 if parameters["vectors"] == VECTORS[1] else 32
     summed = einsum.summation_indices
@@ -160,7 +158,7 @@ def _predict_s(
     # in order, every addition waits for the previous one, however wide the vectors are
     if summed and parameters["sums"] != SUMS[1]:
         cycles = max(cycles, cpu.CHAIN_CYCLES * count_points(einsum, einsum.indices))
-    index, block = get_text(parameters, "index"), get_number(parameters, "block")
+    index, block = parameters["index"], parameters["block"]
     n_groups = max(1.0, count_points(einsum, (index,)) / block)
     return predict_streaming_s(einsum, cycles, machine, n_groups=n_groups)
 
@@ -170,8 +168,8 @@ ROWWISE = register(
         "rowwise",
         1,
         "blocks of one output index over the grid, plain loops inside",
-        _make_space,
-        apply_rowwise,
+        space,
+        apply,
     )
 )
 ROWWISE_ON_CPUS = register(
@@ -179,9 +177,9 @@ ROWWISE_ON_CPUS = register(
         ROWWISE,
         version=2,
         summary="rowwise@1, functions evaluated once, with hints to the compiler",
-        space=_make_space_with_hints,
-        apply=apply_rowwise_on_cpus,
+        space=space_on_cpus,
+        apply=apply_on_cpus,
         devices=frozenset({"cpu"}),
-        cost=_predict_s,
+        cost=cost,
     )
 )

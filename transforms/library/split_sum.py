@@ -23,8 +23,8 @@ from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
 from feinsum.machine import TYPICAL
 from feinsum.raising import LoopNest, points_of
 from feinsum.transforms import heuristics as cpu
+from feinsum.transforms.library.contraction_path import PathStep
 from feinsum.transforms.library.generic import GENERIC
-from feinsum.transforms.library.pairwise import PathStep
 from feinsum.transforms.library.steps import (
     BEST,
     apply_recipes,
@@ -40,13 +40,13 @@ from feinsum.transforms.registry import (
     Transform,
     register,
 )
-from feinsum.transforms.roles import count_index_tuples, get_number, get_text
+from feinsum.transforms.roles import count_index_tuples
 
 FAMILIES = (GENERIC,)
 """The family of both nests: one that writes new loops."""
 
 
-def apply_split_sum(
+def apply(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Divide a summed index into equal parts that are summed in parallel.
@@ -67,17 +67,17 @@ def apply_split_sum(
         steps: the recipes of both nests, as in facts, or ``best`` for the cheapest
             ones.
     """
-    index, n_parts = get_text(parameters, "index"), get_number(parameters, "parts")
+    index, n_parts = parameters["index"], parameters["parts"]
     t_unit, cut = _cut(t_unit, nest, index, n_parts)
     einsum = cut.einsum
     # the partial sums are one step of a path: a product of all operands that keeps the
     # index of the parts
     step = PathStep(
         tuple(range(einsum.n_operands)),
-        einsum.n_operands,
-        einsum.batch_size,
         einsum.inputs,
         (_name_part(index), *einsum.output),
+        product=einsum.n_operands,
+        n_products=einsum.batch_size,
     )
     t_unit, nests = split_nest(t_unit, cut, [step])
     steps = _list_steps(nest.einsum, parameters)
@@ -166,7 +166,7 @@ def _cut_term(term: IndexList, index: str) -> IndexList:
     return tuple(i for pair in pairs for i in pair)
 
 
-def _make_space(workload: Workload) -> Space | None:
+def space(workload: Workload) -> Space | None:
     """Offer long sums of known extents, with few results."""
     einsum = workload.einsum
     n_results = count_index_tuples(einsum, einsum.output)
@@ -184,7 +184,7 @@ def _make_space(workload: Workload) -> Space | None:
         return None
 
     def find_problem(parameters: Parameters) -> str | None:
-        index, n_parts = get_text(parameters, "index"), get_number(parameters, "parts")
+        index, n_parts = parameters["index"], parameters["parts"]
         if n_parts not in choices[index]:
             return f"{index!r} has no {n_parts} equal parts"
         nests = _make_nests(einsum, parameters)
@@ -233,7 +233,7 @@ def _make_nests(
     einsum: BatchedEinsum, parameters: Parameters
 ) -> tuple[BatchedEinsum, BatchedEinsum]:
     """Return the einsum of the partial sums, and the one that adds them."""
-    index, n_parts = get_text(parameters, "index"), get_number(parameters, "parts")
+    index, n_parts = parameters["index"], parameters["parts"]
     cut = _cut_einsum(einsum, index, n_parts)
     first = replace(cut, output=(_name_part(index), *einsum.output))
     shape = tuple(first.extents[i] for i in first.output)
@@ -249,8 +249,8 @@ SPLIT_SUM = register(
         "split_sum",
         2,
         "long sums with few results: parts in parallel, then their sum",
-        _make_space,
-        apply_split_sum,
+        space,
+        apply,
         partial(predict_steps_s, _list_steps),
         devices=frozenset({"cpu"}),
         steps=_list_steps,

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import islpy as isl
 import loopy as lp
@@ -33,9 +33,8 @@ from feinsum.ir import BatchedEinsum, IndexList, Operand
 from feinsum.machine import TYPICAL, MachineModel
 from feinsum.raising import LoopNest, names_of, points_of, value_of
 from feinsum.records import ParameterValue, TransformSpec
-from feinsum.transforms.library.pairwise import PathStep
+from feinsum.transforms.cost import rank_recipes
 from feinsum.transforms.primitives.schedule import Expression, Names
-from feinsum.transforms.ranking import rank_recipes
 from feinsum.transforms.registry import (
     NestSteps,
     Parameters,
@@ -44,6 +43,9 @@ from feinsum.transforms.registry import (
     find_transform,
     with_newest_version,
 )
+
+if TYPE_CHECKING:  # that module needs this one
+    from feinsum.transforms.library.contraction_path import PathStep
 
 Families: TypeAlias = tuple[Transform, ...]
 
@@ -211,8 +213,8 @@ class _Splitter:
 
     def add(self, step: PathStep) -> None:
         """Add a nest that computes the product of a step for all rows."""
-        factors = [tuple(row.pop(k) for k in step.factors) for row in self._rows]
-        for number in step.factors:
+        factors = [tuple(row.pop(k) for k in step.operands) for row in self._rows]
+        for number in step.operands:
             del self._terms[number]
         self._terms[step.product] = step.output
         inames = {index: str(self._unused(index)) for index in step.joint}

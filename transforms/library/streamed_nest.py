@@ -11,22 +11,89 @@ For ``ij->j`` along the free index j, and for ``ij->i`` along the summed index j
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from pymbolic import primitives as p
 from pymbolic import var
 
+from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.transforms.primitives import LoopRange, NestWriter, Schedule
 from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
+from feinsum.transforms.registry import Parameters
+from feinsum.transforms.roles import count_index_tuples, get_typical_extent
 
 NO_INDEX = ""
 """The value of a parameter for which there is no index."""
 
 
-@dataclass(frozen=True)
-class Streams:
-    """The role of each index in a :class:`StreamedNest`.
+Ranges: TypeAlias = Mapping[str, LoopRange]
+"""The range of each index in the loops of a statement, outermost first."""
+
+
+def list_cuts(einsum: BatchedEinsum, parameters: Parameters) -> dict[str, int]:
+    """Return the output indices that are cut for the grid, with their blocks."""
+    indices = {"vector": "width", "parallel": "block"}
+    return {
+        index: parameters[size]
+        for name, size in indices.items()
+        if (index := parameters[name]) in einsum.output
+    }
+
+
+def order_summed_indices(einsum: BatchedEinsum, vector: str) -> Names:
+    """Order the summed indices: the vector index last, the next contiguous before."""
+    return tuple(
+        sorted(
+            einsum.summation_indices,
+            key=lambda index: (index == vector, -count_strided_entries(einsum, index)),
+        )
+    )
+
+
+def find_jammed_index(einsum: BatchedEinsum, vector: str) -> str:
+    """Return the output index whose jamming into a sum along ``vector`` saves most.
+
+    It is empty if there is none, or if the vector index is free.
+
+    >>> from feinsum import array, einsum
+    >>> A, B = array("A", (30, 40, 50)), array("B", (40, 50))
+    >>> find_jammed_index(einsum("xij,ij->xi", A, B), "j")
+    'x'
+    """
+    if vector not in einsum.summation_indices:
+        return NO_INDEX
+
+    def count_shared(index: str) -> int:
+        # operands without the index are loaded once for all rows of a tile
+        shared = (t for t in einsum.inputs if vector in t and index not in t)
+        return sum(count_index_tuples(einsum, term) for term in shared)
+
+    return max(
+        einsum.output,
+        key=lambda i: (count_shared(i), get_typical_extent(einsum.extents[i])),
+        default=NO_INDEX,
+    )
+
+
+def count_strided_entries(einsum: BatchedEinsum, index: str) -> int:
+    """Count entries whose neighbours along ``index`` are not neighbours in memory."""
+    return sum(
+        count_index_tuples(einsum, term)
+        for term in list_terms(einsum)
+        if index in term[:-1]
+    )
+
+
+def list_terms(einsum: BatchedEinsum) -> list[IndexList]:
+    """Return the distinct indices of every array that is read or written."""
+    return [tuple(dict.fromkeys(t)) for t in (*einsum.inputs, einsum.output)]
+
+
+class StreamedNest:
+    """Writes the loops of each row: zero, sum and store, one after the other.
+
+    Terms and rows after the last full step have separate loops.
 
     Attributes:
         vector: the index of the innermost loop; empty if there are no indices.
@@ -36,56 +103,43 @@ class Streams:
             summed; empty for none.
         step: entries of the last summed index that one iteration adds, or values of
             the jammed index in a tile.
-        cuts: output indices that are cut for the grid, with the length of a block.
     """
 
-    vector: str
-    summed: Names
-    jammed: str
-    step: int
-    cuts: Mapping[str, int]
-
-
-Ranges: TypeAlias = Mapping[str, LoopRange]
-"""The range of each index in the loops of a statement, outermost first."""
-
-
-class StreamedNest:
-    """Writes the loops of each row: zero, sum and store, one after the other.
-
-    Terms and rows after the last full step have separate loops.
-    """
-
-    def __init__(self, schedule: Schedule, streams: Streams) -> None:
-        self.schedule, self.streams = schedule, streams
-        self.writer = NestWriter(schedule)
+    def __init__(
+        self, schedule: Schedule, einsum: BatchedEinsum, parameters: Parameters
+    ) -> None:
+        self.schedule, self.writer = schedule, NestWriter(schedule)
+        self.vector, self.step = parameters["vector"], int(parameters["step"])
+        self.summed = order_summed_indices(einsum, self.vector)
+        self.jammed = find_jammed_index(einsum, self.vector)
         self.sizes = {
-            i: self._limit_to_extent(i, size) for i, size in streams.cuts.items()
+            i: self._limit_to_extent(i, size)
+            for i, size in list_cuts(einsum, parameters).items()
         }
         cut = [i for i, size in self.sizes.items() if size != schedule.extents[i]]
         self.tiles = {i: self.writer.blocks(i, self.sizes[i]) for i in cut}
         # an index that is not cut has one tile, and needs no axis of the grid
         for axis, tile in enumerate(self.tiles.values()):
             self.writer.tag(tile.loop, f"g.{axis}")
-        is_free = streams.vector in schedule.output
-        self.private: Names = (streams.vector,) if is_free else ()
-        inner = (*self.private, streams.jammed)
+        is_free = self.vector in schedule.output
+        self.private: Names = (self.vector,) if is_free else ()
+        inner = (*self.private, self.jammed)
         outer = [index for index in schedule.output if index not in inner]
         self.around = self._with_inner_loops({}, outer)
 
     def written(self) -> Schedule:
         """Write all rows, and return the schedule with the nest replaced."""
-        n_rows, streams = len(self.schedule.rows), self.streams
-        is_summed = streams.vector in streams.summed
+        n_rows = len(self.schedule.rows)
+        is_summed = self.vector in self.summed
         # rows of a batch share the loops over tiles, and have their own loops inside
         ranges_of_tiles = self._list_row_tiles() if is_summed else []
         for row in range(n_rows):
             # the statements of a row of a batch follow all those of the previous row
             for ranges in ranges_of_tiles:
                 self._sum_along(row, ranges, is_last=ranges is ranges_of_tiles[-1])
-            if streams.summed and not is_summed:
+            if self.summed and not is_summed:
                 self._sum_beside(row)
-            elif not streams.summed:
+            elif not self.summed:
                 ranges = self._with_inner_loops(self.around, self.private)
                 self._store(row, self._make_product(row, _get_points(ranges)), ranges)
         return self.writer.build()
@@ -111,17 +165,15 @@ class StreamedNest:
 
         If the grid splits the jammed index, too, tiles divide its blocks.
         """
-        jammed = self.streams.jammed
+        jammed = self.jammed
         if jammed == NO_INDEX:
             return [self.around]
-        cut = self.writer.cut(
-            jammed, self.streams.step, self.tiles.get(jammed), stem="rows"
-        )
+        cut = self.writer.cut(jammed, self.step, self.tiles.get(jammed), stem="rows")
         return [{**self.around, jammed: rows} for rows in cut if rows is not None]
 
     def _sum_along(self, row: int, around: Ranges, *, is_last: bool) -> None:
         """Write the sums of a tile of rows along the vector index."""
-        dtype, jammed = self.schedule.get_row_dtype(row), self.streams.jammed
+        dtype, jammed = self.schedule.get_row_dtype(row), self.jammed
         size = around[jammed].size if jammed else 1
         tile = self.writer.array(f"row_{row}_tile", (size,), dtype)
 
@@ -137,7 +189,7 @@ class StreamedNest:
 
         entry, ranges = unroll_rows(around)
         zero = self._assign(f"{tile}_zero", entry, dtype.type(0), ranges)
-        inside = self._with_inner_loops(around, self.streams.summed)
+        inside = self._with_inner_loops(around, self.summed)
         entry, ranges = unroll_rows(inside)
         added = p.Sum((entry, self._make_product(row, _get_points(ranges))))
         add = self._assign(f"{tile}_add", entry, added, ranges, [zero])
@@ -146,9 +198,9 @@ class StreamedNest:
 
     def _list_steps(self) -> Iterator[Ranges]:
         """Yield the loops over all summed indices: full steps, then the remainder."""
-        *outer_summed, last = self.streams.summed
+        *outer_summed, last = self.summed
         outer = self._with_inner_loops(self.around, outer_summed)
-        size = self._limit_to_extent(last, self.streams.step)
+        size = self._limit_to_extent(last, self.step)
         step_ranges: tuple[LoopRange | None, ...] = (self.writer.entries(last),)
         if size > 1:
             step_ranges = self.writer.cut(last, size)
@@ -160,7 +212,7 @@ class StreamedNest:
 
     def _sum_terms(self, row: int, ranges: Ranges) -> Expression:
         """Return the products that an iteration adds."""
-        last, points = self.streams.summed[-1], _get_points(ranges)
+        last, points = self.summed[-1], _get_points(ranges)
         first = points[last]
         return _sum_in_pairs(
             [

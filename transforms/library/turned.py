@@ -17,7 +17,6 @@ before it leaves the caches. Strips narrower than a square are copied entry by e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import log2
 
@@ -36,17 +35,12 @@ from feinsum.transforms.primitives.vector_store import is_contiguous
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
     count_index_tuples,
-    get_number,
-    get_text,
     get_typical_extent,
     has_real_dtype,
 )
 
-N_GRID_AXES = 3
-"""Axes of a grid of work-groups in OpenCL."""
 
-
-def apply_turned(
+def apply(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Read vectors along one index, transpose squares, store vectors along another.
@@ -73,37 +67,18 @@ def apply_turned(
         height: entries of a tile along the last output index.
         stores: ``cached``, or ``streamed`` past the caches where vectors are aligned.
     """
-    schedule = begin(t_unit, nest)
-    tiles = TurnedTiles(
-        vector=get_text(parameters, "vector"),
-        across=nest.einsum.output[-1],
-        lanes=get_number(parameters, "lanes"),
-        width=get_number(parameters, "width"),
-        height=get_number(parameters, "height"),
-        is_streamed=parameters["stores"] == "streamed",
-    )
-    return TurnedNest(schedule, tiles).written().t_unit
+    return _TurnedNest(begin(t_unit, nest), parameters).written().t_unit
 
 
-@dataclass(frozen=True)
-class TurnedTiles:
-    """The parameters of :func:`apply_turned`, and the last output index."""
+class _TurnedNest:
+    """Writes the loops of :func:`apply`."""
 
-    vector: str
-    across: str
-    lanes: int
-    width: int
-    height: int
-    is_streamed: bool
-
-
-class TurnedNest:
-    """Writes the loops of :func:`apply_turned`."""
-
-    def __init__(self, schedule: Schedule, tiles: TurnedTiles) -> None:
-        self.schedule, self.tiles = schedule, tiles
+    def __init__(self, schedule: Schedule, parameters: Parameters) -> None:
+        self.schedule, self.lanes = schedule, int(parameters["lanes"])
+        self.across, self.vector = schedule.output[-1], parameters["vector"]
+        self.is_streamed = parameters["stores"] == "streamed"
         self.writer = NestWriter(schedule)
-        sizes = {tiles.across: tiles.height, tiles.vector: tiles.width}
+        sizes = {self.across: parameters["height"], self.vector: parameters["width"]}
         self.grid = {i: self.writer.blocks(i, size) for i, size in sizes.items()}
         other_indices = [index for index in schedule.output if index not in sizes]
         self.other_ranges = {i: self.writer.entries(i) for i in other_indices}
@@ -116,14 +91,14 @@ class TurnedNest:
             *self.grid.values(),
             *(self.other_ranges[index] for index in longest),
         ]
-        for axis, loop_range in enumerate(loop_ranges[:N_GRID_AXES]):
+        for axis, loop_range in enumerate(loop_ranges[:3]):
             self.writer.tag(loop_range.loop, f"g.{axis}")
         around = (*self.other_ranges.values(), *self.grid.values())
         self.around = tuple(loop_range.loop for loop_range in around)
 
     def written(self) -> Schedule:
         """Write all rows, and return the schedule with the nest replaced."""
-        across, vector = self.tiles.across, self.tiles.vector
+        across, vector = self.across, self.vector
         for row in range(len(self.schedule.rows)):
             # The strips come before the squares: the last store keeps the row's id, and
             # a tile may have no strips, but always has squares.
@@ -135,7 +110,7 @@ class TurnedNest:
             if strip is not None:
                 # new loops: those of the squares below are nested in other loops
                 squares, _ = self._cut(across)
-                entry = self.writer.loop(across, size=self.tiles.lanes)
+                entry = self.writer.loop(across, size=self.lanes)
                 point = squares.point + var(entry)
                 self._copy(row, LoopRange((*squares.loops, entry), point), strip)
             self._transpose(row, rows, columns)
@@ -143,7 +118,7 @@ class TurnedNest:
 
     def _cut(self, index: str) -> tuple[LoopRange, LoopRange | None]:
         """Cut a tile along an index into full squares and the entries after them."""
-        block, lanes = self.grid[index], self.tiles.lanes
+        block, lanes = self.grid[index], self.lanes
         squares, strip = self.writer.cut(index, lanes, block, stem="square")
         if squares is None:
             raise TransformError(f"index {index!r} is too short for vectors")
@@ -151,7 +126,7 @@ class TurnedNest:
 
     def _transpose(self, row: int, across: LoopRange, along: LoopRange) -> None:
         """Read squares, transpose them, and store them."""
-        writer, lanes = self.writer, self.tiles.lanes
+        writer, lanes = self.writer, self.lanes
         dtype, stem = self.schedule.get_row_dtype(row), f"row_{row}"
         square = writer.array(f"{stem}_square", (lanes, lanes), dtype, has_lanes=True)
         order = [*self.around, *along.loops, *across.loops]
@@ -173,7 +148,7 @@ class TurnedNest:
         )
         value = var(square)[(var(row_entry), var(column))]
         # strided results cannot be stored as vectors
-        if not is_contiguous(self.schedule, row, self.tiles.across):
+        if not is_contiguous(self.schedule, row, self.across):
             writer.store(row, value, points, [*order, column, row_entry], [read])
             return
         vector = writer.array(f"{stem}_vector", (lanes,), dtype, has_lanes=True)
@@ -192,7 +167,7 @@ class TurnedNest:
             [*order, column],
             [turn],
             lanes=lanes,
-            is_streamed=self.tiles.is_streamed,
+            is_streamed=self.is_streamed,
         )
 
     def _copy(self, row: int, across: LoopRange, along: LoopRange) -> None:
@@ -208,7 +183,7 @@ class TurnedNest:
         points = {
             index: loop_range.point for index, loop_range in self.other_ranges.items()
         }
-        return {**points, self.tiles.across: across, self.tiles.vector: along}
+        return {**points, self.across: across, self.vector: along}
 
 
 def find_turned_index(einsum: BatchedEinsum) -> str | None:
@@ -230,7 +205,7 @@ def find_turned_index(einsum: BatchedEinsum) -> str | None:
     return longest[-1] if longest else None
 
 
-def _make_space(workload: Workload) -> Space | None:
+def space(workload: Workload) -> Space | None:
     """Fit transposes of real numbers whose both last indices are at least a vector."""
     einsum = workload.einsum
     vector = find_turned_index(einsum)
@@ -265,27 +240,25 @@ def _limit_sizes(
 
 def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     """Explain why tiles are not made of full squares; None if they are."""
-    lanes = get_number(parameters, "lanes")
-    for index in (get_text(parameters, "vector"), einsum.output[-1]):
+    lanes = parameters["lanes"]
+    for index in (parameters["vector"], einsum.output[-1]):
         if get_typical_extent(einsum.extents[index]) < lanes:
             return f"the index {index!r} is shorter than a vector of {lanes}"
     for name in ("width", "height"):
-        if get_number(parameters, name) % lanes:
+        if parameters[name] % lanes:
             return f"the {name} is no multiple of {lanes}, the lanes of a vector"
     return None
 
 
-def _predict_s(
-    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
-) -> float:
+def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
     """Predict the seconds of squares transposed in registers, and of single entries.
 
     Results that are streamed past the caches go to memory; their lines are not read.
     """
-    lanes, vector = get_number(parameters, "lanes"), get_text(parameters, "vector")
+    lanes: int = parameters["lanes"]
     n_points = count_index_tuples(einsum, einsum.output)
     share_in_squares = 1.0
-    for index in (vector, einsum.output[-1]):
+    for index in (parameters["vector"], einsum.output[-1]):
         extent = count_index_tuples(einsum, (index,))
         share_in_squares *= (extent - extent % lanes) / extent
     # A vector is loaded, takes part in log2(lanes) rounds of shuffles, and is stored.
@@ -296,7 +269,7 @@ def _predict_s(
     # A store to the caches first reads the line, and writes it back later. A streamed
     # store bypasses them, but other work waits for it.
     read, written = count_distinct_bytes(einsum)
-    is_streamed = parameters["stores"] == "streamed"
+    is_streamed: bool = parameters["stores"] == "streamed"
     near_s = estimate_region_s(
         machine,
         einsum.batch_size * n_points * per_point,
@@ -311,8 +284,8 @@ TURNED = register(
         "turned",
         1,
         "transposes by squares of vectors that are turned in registers",
-        _make_space,
-        apply_turned,
-        _predict_s,
+        space,
+        apply,
+        cost,
     )
 )

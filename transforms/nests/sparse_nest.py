@@ -20,7 +20,6 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import loopy as lp
-from constantdict import constantdict
 
 from feinsum.errors import InvalidEinsumError, TransformError
 from feinsum.ir import BatchedEinsum, SizeParam, Workload, get_nodes, list_profile_names
@@ -89,7 +88,7 @@ def parse_recipe(einsum: BatchedEinsum, parameters: Parameters) -> NestRecipe:
     return NestRecipe(nest, form)
 
 
-def _apply(
+def apply(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Replace the loops over a tree by those of a nest, in a form.
@@ -136,8 +135,8 @@ def find_nests(network: Network, sizes: Sizes, item_bytes: int = 8) -> tuple[Nes
     Then come the best nests of other paths, the best by the paper's cost, and the
     unfactorized one.
     """
-    frozen = Sizes(constantdict(sizes.extents), sizes.nodes)
-    return _find_nests(network, frozen.nodes, tuple(frozen.extents.items()), item_bytes)
+    extents = tuple(sizes.extents.items())
+    return _find_nests(network, sizes.nodes, extents, item_bytes)
 
 
 @lru_cache(maxsize=64)
@@ -148,8 +147,7 @@ def _find_nests(
     item_bytes: int,
 ) -> tuple[Nest, ...]:
     sizes = Sizes(dict(extents), nodes)
-    nests = dict.fromkeys(_list_candidates(network, sizes, item_bytes))
-    return tuple(nests)
+    return tuple(dict.fromkeys(_list_candidates(network, sizes, item_bytes)))
 
 
 def _list_candidates(network: Network, sizes: Sizes, item_bytes: int) -> Iterator[Nest]:
@@ -209,7 +207,7 @@ def _is_supported(einsum: BatchedEinsum) -> bool:
     )
 
 
-def _make_space(workload: Workload) -> Space | None:
+def space(workload: Workload) -> Space | None:
     """Fit one sparse operand among dense ones, with no index twice in a term."""
     einsum = workload.einsum
     if not _is_supported(einsum):
@@ -228,11 +226,11 @@ def _make_space(workload: Workload) -> Space | None:
     table: Table = {
         "nest": tuple(map(format_nest, nests)),
         "lane": (*ordered, "") if is_real else ("",),
-        "lanes": tuple(sorted(cpu.SPARSE_LANES, key=lambda n: n != usual))
+        "lanes": tuple(sorted((1, 2, 4, 8, 16), key=lambda n: n != usual))
         if is_real
         else (1,),
         "threads": (CHUNKS if is_apart(network) else COPIES, NO_THREADS),
-        "tile": cpu.SPARSE_TILES if is_real else (0,),
+        "tile": (0, 16, 32, 64, 128) if is_real else (0,),
     }
     # A recipe recorded at other sizes may have another nest, and another index of
     # lanes; the constraint refuses combinations that do not fit.
@@ -278,8 +276,8 @@ SPARSE_NEST = register(
         "sparse_nest",
         2,
         "the loops of one sparse operand among dense ones, in vectors and by threads",
-        _make_space,
-        _apply,
+        space,
+        apply,
         devices=frozenset({"cpu"}),
         is_sparse=True,
     )

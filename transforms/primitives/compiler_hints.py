@@ -14,12 +14,16 @@ spills sums instead. The GCC manual describes the regions of its allocator under
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
 import loopy as lp
 
 from feinsum.ir import BatchedEinsum
-from feinsum.transforms.primitives.schedule import Schedule, make_c_statement
+from feinsum.transforms.primitives.schedule import (
+    Schedule,
+    StatementBuilder,
+    make_c_statement,
+)
 
 SUMS = ("in_order", "any_order")
 """Order of summation; the first is the order of the loops."""
@@ -143,21 +147,11 @@ SIZES = (16, 32, 64)
 
 
 def hold_in_register(
-    insn_id: str,
-    loops: Sequence[str],
-    after: frozenset[str],
-    *,
-    vectors: str,
-    iname: str,
-    n_bytes: int,
-    n_held: int,
-) -> lp.CInstruction:
-    """Make a statement after which a private vector is in a register.
+    vectors: str, iname: str, *, n_bytes: int, n_held: int
+) -> StatementBuilder:
+    """Return the builder of a statement after which a vector is in a register.
 
     Args:
-        insn_id: id of the statement.
-        loops: inames of the loops around it.
-        after: ids of the statements before it.
         vectors: an array of vectors.
         iname: selects one of them.
         n_bytes: bytes of a vector.
@@ -165,20 +159,17 @@ def hold_in_register(
             the compiler decides.
     """
     code = f"feinsum_hold_{n_bytes}({n_held}, {vectors}[{iname}]);"
-    return make_c_statement(
+    return partial(
+        make_c_statement,
         code if n_bytes in SIZES else "",
-        insn_id,
-        loops,
-        after,
         read_variables=frozenset({vectors, iname}),
     )
 
 
-def forget_registers(
-    insn_id: str, loops: Sequence[str], after: frozenset[str]
-) -> lp.CInstruction:
-    """Make a statement that clobbers all vector registers."""
-    return make_c_statement("feinsum_forget_registers;", insn_id, loops, after)
+FORGET_REGISTERS: StatementBuilder = partial(
+    make_c_statement, "feinsum_forget_registers;"
+)
+"""Builds a statement that clobbers all vector registers."""
 
 
 def with_register_macros(schedule: Schedule) -> Schedule:

@@ -98,9 +98,6 @@ inline __device__ void feinsum_mma(double *c, double const *a, double const *b)
 )
 """For a compilation without GPU, ``feinsum_mma_without_gpu`` has to be defined."""
 
-HALF_DEPTH = 16
-"""Terms that one instruction adds to each sum of halves."""
-
 
 def _write_half_product(kind: str) -> str:
     """Write the product of one type of half precision."""

@@ -8,7 +8,7 @@ For ``ij,j->i``, operands ``A_0`` and ``x_1`` are read through the rules of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -233,6 +233,12 @@ def make_scaled_sum(scale: Expression, inames: Names, value: Expression) -> Expr
     if inames:
         value = Reduction("sum", inames, value)
     return value if isinstance(scale, int) and scale == 1 else p.Product((scale, value))
+
+
+StatementBuilder: TypeAlias = Callable[
+    [str, Sequence[str], frozenset[str]], lp.InstructionBase
+]
+"""Makes a statement from its id, the loops around it, and the statements before it."""
 
 
 def make_c_statement(

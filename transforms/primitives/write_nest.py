@@ -6,15 +6,15 @@ rewrite the old one step by step, and Loopy has less to prove. A copy in tiles o
     writer = NestWriter(schedule)
     tile = writer.blocks("i", 4)                     # for i_tile while 4*i_tile < N
     entry = writer.entries("i", tile)                #   for i while 4*i_tile + i < N
-    value = make_product(schedule, schedule.rows[0], {"i": entry.point})
+    value = multiply_rules(schedule, schedule.rows[0], {"i": entry.point})
     writer.store(0, value, {"i": entry.point}, [*tile.loops, *entry.loops])
-    return writer.finished().t_unit
+    return writer.build().t_unit
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from graphlib import TopologicalSorter
@@ -31,13 +31,14 @@ from pymbolic import var
 from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.ir import Extent
+from feinsum.transforms.primitives.operands import vectorize_last_axis
 from feinsum.transforms.primitives.schedule import (
     Expression,
     Names,
     Schedule,
+    StatementBuilder,
     make_scaled_sum,
 )
-from feinsum.transforms.primitives.stage_operand import vectorize_last_axis
 from feinsum.transforms.primitives.store_pair import PairStore, store_pair
 from feinsum.transforms.primitives.vector_store import (
     compute_offset,
@@ -70,7 +71,7 @@ class LoopRange:
 
 
 class NestWriter:
-    """Collects loops, arrays and statements with which :meth:`finished` replaces rows.
+    """Collects loops, arrays and statements with which :meth:`build` replaces rows.
 
     Rewrite::
 
@@ -266,7 +267,7 @@ class NestWriter:
     def add(
         self,
         stem: str,
-        build: Callable[[str, Sequence[str], frozenset[str]], lp.InstructionBase],
+        build: StatementBuilder,
         loops: Sequence[str],
         after: Collection[str] = (),
     ) -> str:
@@ -278,7 +279,7 @@ class NestWriter:
     def replace(
         self,
         row: int,
-        build: Callable[[str, Sequence[str], frozenset[str]], lp.InstructionBase],
+        build: StatementBuilder,
         loops: Sequence[str],
         after: Collection[str],
     ) -> None:
@@ -288,16 +289,7 @@ class NestWriter:
 
     def barrier(self, loops: Sequence[str], after: Collection[str]) -> str:
         """Add a barrier at which all work-items of a group wait for each other."""
-
-        def build(insn_id: str, loops: Sequence[str], after: frozenset[str]) -> Any:
-            return lp.BarrierInstruction(
-                insn_id,
-                synchronization_kind="local",
-                within_inames=frozenset(loops),
-                depends_on=after,
-            )
-
-        return self.add("barrier", build, loops, after)
+        return self._add_barrier("barrier", "local", loops, after)
 
     def note_ordered(self, *ids: str) -> None:
         """Declare these statements ordered, so that Loopy adds no barriers between."""
@@ -309,13 +301,20 @@ class NestWriter:
 
     def end_launch(self, after: Collection[str]) -> str:
         """Add a barrier that ends a launch, and return its id."""
+        return self._add_barrier("launch_end", "global", (), after)
 
-        def build(insn_id: str, _loops: Sequence[str], after: frozenset[str]) -> Any:
-            return lp.BarrierInstruction(
-                insn_id, synchronization_kind="global", depends_on=after
-            )
-
-        return self.add("launch_end", build, (), after)
+    def _add_barrier(
+        self, stem: str, kind: str, loops: Sequence[str], after: Collection[str]
+    ) -> str:
+        insn_id = str(self._unused_ids(stem))
+        barrier = lp.BarrierInstruction(
+            insn_id,
+            synchronization_kind=kind,
+            within_inames=frozenset(loops),
+            depends_on=frozenset(after) | self._before,
+        )
+        self._add(barrier, loops)
+        return insn_id
 
     def store(
         self,

@@ -72,7 +72,7 @@ from feinsum.errors import BuildError
 from feinsum.ir import IndexList, write_subscripts
 from feinsum.targets.cuda.built import CudaBuilt
 from feinsum.targets.cuda.cutensor import has_cutensor
-from feinsum.transforms.ranking import Costed
+from feinsum.transforms.cost import Costed
 
 PLAUSIBLE = 2.5
 """Maximum predicted slowdown at which a contender may still prove the fastest."""

@@ -186,6 +186,7 @@ class BuiltKernel:
         Raises:
             KeyError, TypeError, ValueError: if the answer is damaged.
         """
+        from feinsum.targets.host.compiler import load_content
         from feinsum.targets.host.kernel import HostKernel, start_pool
 
         # the builder's pool of threads: compiling one here would need a compiler
@@ -193,7 +194,8 @@ class BuiltKernel:
         arguments = [
             (n, None if d is None else np.dtype(d)) for n, d in answer["arguments"]
         ]
-        kernel = HostKernel.loaded(b64decode(answer["content"]), tuple(arguments))
+        library = load_content(b64decode(answer["content"]))
+        kernel = HostKernel(library, tuple(arguments))
         names = "names", "scalars", "is_normal", "takes", "recipe", "limits"
         return cls(kernel, *(answer[name] for name in names))
 

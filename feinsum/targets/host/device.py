@@ -30,7 +30,7 @@ from feinsum.targets.host.code import (
     StandaloneCTarget,
     declare_vector,
 )
-from feinsum.targets.host.compiler import INSTALL_HINT, Compiler, find_compiler
+from feinsum.targets.host.compiler import INSTALL_HINT, Compiler, find_compiler, load
 from feinsum.targets.host.executor import ProgramKernel
 from feinsum.targets.host.kernel import HostCode, HostKernel, get_pool
 from feinsum.targets.layout import Layout, compute_layout, get_entry_kernel
@@ -219,9 +219,6 @@ def _read_name() -> str:
     return next((name.strip() for _, _, name in named), "")
 
 
-ITEMS = 1024
-"""Default number of work-items of a group."""
-
 _TYPES = [f"{base}{n}" for base in ("float", "double") for n in (2, 4, 8, 16)]
 
 _SCALARS = {"<f4": "float", "<f8": "double", "<u4": "uint32_t", "<i4": "int32_t"}
@@ -283,7 +280,7 @@ class HostCProgram:
         if timer not in (None, "wall"):
             raise MeasurementError(f"the host has no clock {timer!r}, only 'wall'")
         launch = self._get_kernel(arguments).launch(
-            [n_items, n_local or ITEMS, *arguments]
+            [n_items, n_local or 1024, *arguments]
         )
         start = perf_counter()
         launch.run()
@@ -318,10 +315,10 @@ class HostCProgram:
             for position, dtype in enumerate([*sizes, *dtypes])
         )
         with ThreadPoolExecutor(1) as executor:
-            executor.submit(
-                get_pool
-            )  # compiled meanwhile; errors come at its first use
-            return HostKernel.compiled(self.compiler, source, (), named)
+            # compiled meanwhile; errors come at its first use
+            executor.submit(get_pool)
+            library = load(self.compiler, source, self.compiler.flags)
+            return HostKernel(library, named)
 
 
 def _declare(name: str) -> str:

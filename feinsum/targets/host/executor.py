@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from threading import Lock
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import loopy as lp
 import numpy as np
@@ -190,9 +190,9 @@ class ProgramKernel:
         names = [name for name, _ in self.arguments]
         self._run(self._convert_values(dict(zip(names, values, strict=True))))
 
-    def launch_of(self, values: Mapping[str, Any]) -> ProgramLaunch:
-        """Prepare a call that can be made any number of times."""
-        return ProgramLaunch(partial(self._run, self._convert_values(values)))
+    def launch_of(self, values: Mapping[str, Any]) -> SimpleNamespace:
+        """Prepare a call, its ``run``, that can be made any number of times."""
+        return SimpleNamespace(run=partial(self._run, self._convert_values(values)))
 
     def caller(
         self, names: Sequence[str], constants: Mapping[str, Any]
@@ -223,12 +223,6 @@ class ProgramKernel:
         }
 
 
-class ProgramLaunch(NamedTuple):
-    """A program with its arguments."""
-
-    run: Callable[[], None]
-
-
 @dataclass(frozen=True)
 class HostInfo:
     """The code of a kernel, and the kernel built from it."""
@@ -253,12 +247,16 @@ def _list_arguments(kernel: Any) -> tuple[tuple[str, np.dtype[Any] | None], ...]
     )
 
 
+def _list_kernels(unit: Any) -> list[lp.LoopKernel]:
+    callables = unit.callables_table.values()
+    return [c.subkernel for c in callables if isinstance(c, lp.CallableKernel)]
+
+
 def _has_vectors(unit: Any) -> bool:
     return any(
         isinstance(tag, lp.kernel.data.VectorizeTag)
-        for callable_ in unit.callables_table.values()
-        if isinstance(callable_, lp.CallableKernel)
-        for iname in callable_.subkernel.inames.values()
+        for kernel in _list_kernels(unit)
+        for iname in kernel.inames.values()
         for tag in iname.tags
     )
 
@@ -268,12 +266,8 @@ def _has_integers(unit: Any) -> bool:
     return any(
         # an unknown dtype counts as an integer, because -fwrapv is correct for all
         array.dtype is None or array.dtype.numpy_dtype.kind in "iu"
-        for callable_ in unit.callables_table.values()
-        if isinstance(callable_, lp.CallableKernel)
-        for array in (
-            *callable_.subkernel.args,
-            *callable_.subkernel.temporary_variables.values(),
-        )
+        for kernel in _list_kernels(unit)
+        for array in (*kernel.args, *kernel.temporary_variables.values())
         if not isinstance(array, lp.ValueArg)
     )
 
@@ -281,10 +275,9 @@ def _has_integers(unit: Any) -> bool:
 def _has_conditional_reads(unit: Any) -> bool:
     """Return whether a condition decides which entries of arrays are read."""
     finder = _ConditionFinder()
-    for callable_ in unit.callables_table.values():
-        if isinstance(callable_, lp.CallableKernel):
-            for insn in callable_.subkernel.instructions:
-                finder(getattr(insn, "expression", 0))
+    for kernel in _list_kernels(unit):
+        for insn in kernel.instructions:
+            finder(getattr(insn, "expression", 0))
     return finder.has_found
 
 

@@ -139,16 +139,6 @@ class HostCode:
     arguments: tuple[tuple[str, np.dtype[Any] | None], ...]
     invoker: Callable[..., Any]
 
-    def compiled(self) -> bytes:
-        """Compile to a shared object, which is neither loaded nor cached.
-
-        Raises:
-            DeviceUnavailableError: if there is no compiler.
-            BuildError: if it fails.
-        """
-        compiler, source, flags = _prepare_compilation(self)
-        return compiler.compile(source, flags)
-
     def compiled_once(self, flags: tuple[str, ...] = ()) -> bytes:
         """Compile to a shared object, or take it from the cache, without loading it.
 
@@ -159,18 +149,16 @@ class HostCode:
             DeviceUnavailableError: if there is no compiler.
             BuildError: if it fails.
         """
-        compiler, source, default_flags = _prepare_compilation(self)
-        return compile_once(compiler, source, flags or default_flags)
+        compiler = find_compiler()
+        return compile_once(compiler, self.source, flags or self.choose_flags(compiler))
 
-
-def _prepare_compilation(code: HostCode) -> tuple[Compiler, str, tuple[str, ...]]:
-    compiler = find_compiler()
-    flags = compiler.choose_flags(
-        has_vectors=code.has_vectors,
-        has_integers=code.has_integers,
-        has_conditional_reads=code.has_conditional_reads,
-    )
-    return compiler, code.source, flags
+    def choose_flags(self, compiler: Compiler) -> tuple[str, ...]:
+        """Return the options of a compiler for this code."""
+        return compiler.choose_flags(
+            has_vectors=self.has_vectors,
+            has_integers=self.has_integers,
+            has_conditional_reads=self.has_conditional_reads,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,29 +180,9 @@ class HostKernel:
             DeviceUnavailableError: if there is no compiler.
             BuildError: if it fails.
         """
-        return cls(load(*_prepare_compilation(code)), code.arguments)
-
-    @classmethod
-    def loaded(
-        cls, content: bytes, arguments: tuple[tuple[str, np.dtype[Any] | None], ...]
-    ) -> HostKernel:
-        """Load a shared object.
-
-        Raises:
-            BuildError: if it cannot be loaded.
-        """
-        return cls(load_content(content), arguments)
-
-    @classmethod
-    def compiled(
-        cls,
-        compiler: Compiler,
-        source: str,
-        flags: Sequence[str],
-        arguments: tuple[tuple[str, np.dtype[Any] | None], ...],
-    ) -> HostKernel:
-        """Compile and load a source that has the entry point."""
-        return cls(load(compiler, source, (*compiler.flags, *flags)), arguments)
+        compiler = find_compiler()
+        library = load(compiler, code.source, code.choose_flags(compiler))
+        return cls(library, code.arguments)
 
     def __call__(self, *values: Any) -> None:
         """Run on values in the order of the arguments."""

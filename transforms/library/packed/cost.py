@@ -11,7 +11,6 @@ For a product of matrices whose tiles make 3 areas of columns and 4 of rows::
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import heapreplace
 from itertools import product
@@ -26,22 +25,14 @@ from feinsum.transforms.cost import (
     count_distinct_bytes,
     count_points,
 )
-from feinsum.transforms.library.packed.plan import (
-    Cut,
-    PackedTiles,
-    PackingPlan,
-    make_plan,
-)
-from feinsum.transforms.matrix_roles import find_packed_roles
+from feinsum.transforms.library.packed.plan import Cut, make_plan
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters
 
 
-def predict_packed_s(
-    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
-) -> float:
+def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
     """Predict the seconds of :func:`packed_contraction`, with padded register tiles."""
-    work = _Work.of(einsum, parameters, machine)
+    work = _Work(einsum, parameters, machine)
     n_rows = einsum.batch_size
     n_areas = work.n_wide * work.n_high * work.batch
     cycles = n_rows * (work.multiply_cycles + work.pack_cycles + work.store_cycles)
@@ -67,50 +58,32 @@ def _get_store_factor(is_streamed: bool, written: int, machine: MachineModel) ->
     return cpu.STREAMED_STORE if is_large else cpu.NEEDLESS_STREAM
 
 
-@dataclass(frozen=True)
 class _Work:
-    """The work of one row of an einsum in packed tiles.
+    """The work of one row of an einsum in packed tiles, on a machine.
 
     Attributes:
+        lanes: entries of a vector; the compiler splits vectors that are too long for
+            the processor.
         is_row_inside: whether the loop over tiles of rows is inside that over columns.
         columns, rows, summed, batch: number of values of all indices of each role.
     """
 
-    einsum: BatchedEinsum
-    plan: PackingPlan
-    tiles: PackedTiles
-    is_row_inside: bool
-    machine: MachineModel
-    columns: int
-    rows: int
-    summed: int
-    batch: int
-
-    @classmethod
-    def of(
-        cls, einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
-    ) -> _Work:
-        """Count the work on a machine, which may have fewer lanes."""
-        wanted = PackedTiles.of(parameters)
-        # the compiler splits vectors that are too long for the processor
-        lanes = min(wanted.lanes, machine.lanes(einsum.operands[0].dtype))
-        tiles = replace(
-            wanted, lanes=lanes, vectors=wanted.vectors * wanted.lanes // lanes
-        )
-        roles = find_packed_roles(einsum, tiles.vector, tiles.register)
-        assert roles is not None
-        batch = (*roles.batch, *roles.outer)
-        return cls(
-            einsum,
-            make_plan(einsum, _get_build_extents(einsum), roles, tiles),
-            tiles,
-            parameters["inside"] == "rows",
-            machine,
-            columns=count_points(einsum, roles.columns),
-            rows=count_points(einsum, roles.rows),
-            summed=count_points(einsum, roles.summed),
-            batch=count_points(einsum, batch),
-        )
+    def __init__(
+        self, einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
+    ) -> None:
+        self.einsum, self.machine = einsum, machine
+        self.vector, self.register = parameters["vector"], parameters["register"]
+        wanted, self.tile_rows = int(parameters["lanes"]), int(parameters["rows"])
+        self.lanes = min(wanted, machine.lanes(einsum.operands[0].dtype))
+        self.n_vectors = int(parameters["vectors"]) * wanted // self.lanes
+        self.is_row_inside = parameters["inside"] == "rows"
+        split = {**parameters, "lanes": self.lanes, "vectors": self.n_vectors}
+        self.plan = make_plan(einsum, _get_build_extents(einsum), split)
+        roles = self.plan.roles
+        self.columns = count_points(einsum, roles.columns)
+        self.rows = count_points(einsum, roles.rows)
+        self.summed = count_points(einsum, roles.summed)
+        self.batch = count_points(einsum, (*roles.batch, *roles.outer))
 
     @property
     def itemsize(self) -> int:
@@ -159,14 +132,12 @@ class _Work:
     @property
     def multiply_cycles(self) -> float:
         """Cycles of multiply-adds in registers, and of loads and stores of the sums."""
-        tiles = self.tiles
-        n_vectors, n_rows, unit = tiles.vectors, tiles.rows, tiles.vectors * tiles.lanes
+        n_vectors, n_rows = self.n_vectors, self.tile_rows
+        unit = n_vectors * self.lanes
         # tiles at the edge also compute their padding
-        wide = self.columns * compute_padding(self._count_points((tiles.vector,)), unit)
-        high = self.rows * compute_padding(
-            self._count_points((tiles.register,)), n_rows
-        )
-        fma_cycles = self.machine.fma_cycles(tiles.lanes * self.itemsize)
+        wide = self.columns * compute_padding(self._count_points((self.vector,)), unit)
+        high = self.rows * compute_padding(self._count_points((self.register,)), n_rows)
+        fma_cycles = self.machine.fma_cycles(self.lanes * self.itemsize)
         # A step takes as long as the slowest of: the multiply-adds; the loads of a
         # column and of the rows, two a cycle; the latency of an addition to one sum.
         step = max(
@@ -191,9 +162,9 @@ class _Work:
     @property
     def pack_cycles(self) -> float:
         """Cycles to pack each side once for each tile of the other."""
-        roles, tiles = self.plan.roles, self.tiles
-        right_cycles = self._pack_cycles(roles.right, tiles.vector)
-        left_cycles = sum(self._pack_cycles(k, tiles.register) for k in roles.left)
+        roles = self.plan.roles
+        right_cycles = self._pack_cycles(roles.right, self.vector)
+        left_cycles = sum(self._pack_cycles(k, self.register) for k in roles.left)
         entries = (
             right_cycles * self._right * self.n_high
             + left_cycles * self._left * self._n_left
@@ -229,16 +200,15 @@ class _Work:
         """Return the cycles to pack an entry of an operand along ``index``."""
         term = self.einsum.inputs[position]
         is_along = term[-1:] == (index,)  # a scalar has no last index
-        tiles = self.tiles
         # an entry is loaded and stored: two accesses for a vector of entries
-        width = tiles.lanes if index == tiles.vector else min(tiles.rows, tiles.lanes)
+        width = self.lanes if index == self.vector else min(self.tile_rows, self.lanes)
         cycles = cpu.PACK_CYCLES * 2 / width if is_along else cpu.TURN_CYCLES
-        if is_along and index == tiles.register:
+        if is_along and index == self.register:
             height = min(self.plan.cuts[index].size, self._count_points((index,)))
             # The entries of one line go to different panels. If there are many, a line
             # of a panel leaves the first-level cache before its next entry comes.
-            n_panels = height / tiles.rows
-            is_split = tiles.rows * self.itemsize % cpu.LINE_BYTES > 0
+            n_panels = height / self.tile_rows
+            is_split = self.tile_rows * self.itemsize % cpu.LINE_BYTES > 0
             if n_panels > cpu.MANY_PANELS:
                 cycles += cpu.SPLIT_LINE_CYCLES if is_split else cpu.LINE_CYCLES
         return cycles + cpu.READ_RUN_CYCLES * self._count_runs(term)
@@ -246,10 +216,10 @@ class _Work:
     @property
     def store_cycles(self) -> float:
         """Cycles to store results, in vectors if these are along the last axis."""
-        output, tiles = self.einsum.output, self.tiles
-        is_along = tiles.vector == output[-1]
-        cycles = 2.0 / tiles.lanes if is_along else cpu.SCATTERED_CYCLES
-        after = output[output.index(tiles.register) + 1 :]
+        output = self.einsum.output
+        is_along = self.vector == output[-1]
+        cycles = 2.0 / self.lanes if is_along else cpu.SCATTERED_CYCLES
+        after = output[output.index(self.register) + 1 :]
         is_far = self._count_points(after) * self.itemsize > cpu.PAGE_BYTES
         cycles += (
             cpu.FAR_RUN_CYCLES if is_far else cpu.STORE_RUN_CYCLES

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 
 from loopy.symbolic import SubstitutionMapper
@@ -25,7 +24,8 @@ from pymbolic import primitives as p
 from pymbolic import var
 from pymbolic.mapper.substitutor import make_subst_func
 
-from feinsum.transforms.library.packed.plan import Axis, PackingPlan
+from feinsum.ir import BatchedEinsum
+from feinsum.transforms.library.packed.plan import Axis, make_plan
 from feinsum.transforms.library.packed.tiles import (
     Loops,
     Pack,
@@ -35,13 +35,13 @@ from feinsum.transforms.library.packed.tiles import (
 )
 from feinsum.transforms.primitives import NestWriter, Schedule
 from feinsum.transforms.primitives.compiler_hints import (
-    forget_registers,
+    FORGET_REGISTERS,
     hold_in_register,
     with_register_macros,
 )
 from feinsum.transforms.primitives.schedule import Expression
-from feinsum.transforms.primitives.vector_square import with_square_macros
-from feinsum.transforms.primitives.vector_store import is_contiguous
+from feinsum.transforms.primitives.vector_store import is_contiguous, with_square_macros
+from feinsum.transforms.registry import Parameters
 
 REGISTER_TAGS = ("unr_hint", "unr_hint", "vec")
 """Tags of the loops over rows, vectors and lanes. ``unr_hint`` leaves unrolling to the
@@ -83,8 +83,6 @@ class PackedNest:
                     out[x,e,i] = sum(r, J[x,r,e]*sums[r,row,v,:])
 
     Args:
-        is_row_inside: whether the loop over rows is inside that over columns.
-        is_streamed: whether aligned vectors are stored past the caches.
         is_explicit: whether the code has shuffles that transpose squares, and says what
             to hold in registers; otherwise both are left to the compiler.
     """
@@ -92,20 +90,21 @@ class PackedNest:
     def __init__(
         self,
         schedule: Schedule,
-        plan: PackingPlan,
+        einsum: BatchedEinsum,
+        parameters: Parameters,
         *,
-        is_row_inside: bool,
-        is_streamed: bool,
         is_explicit: bool,
     ) -> None:
-        self.schedule, self.plan = schedule, plan
-        self.is_streamed, self.is_explicit = is_streamed, is_explicit
+        self.schedule, self.is_explicit = schedule, is_explicit
+        # whether aligned vectors are stored past the caches
+        self.is_streamed: bool = parameters["stores"] == "streamed"
+        self.plan = plan = make_plan(einsum, schedule.extents, parameters)
         self.writer = NestWriter(schedule)
         self.loops = TileLoops(self.writer, plan)
         self.packer = Packer(schedule, self.loops, is_explicit=is_explicit)
-        groups = (
-            (plan.columns, plan.rows) if is_row_inside else (plan.rows, plan.columns)
-        )
+        groups = [plan.columns, plan.rows]
+        if parameters["inside"] != "rows":
+            groups.reverse()
         self.free = [cut.index for group in groups for cut in group]
         self.postponed = [cut.index for cut in plan.postponed]
 
@@ -146,7 +145,7 @@ class PackedNest:
         if self.is_explicit:
             tiles = self.loops.around
             # values that the compiler holds for packing must not displace the sums
-            after.append(self.writer.add("forget", forget_registers, tiles, after))
+            after.append(self.writer.add("forget", FORGET_REGISTERS, tiles, after))
         after.append(self._assign(row, first, first.entry(tile, axes), start, after))
         if self.is_explicit:
             right, steps = self._hold_column(row, right, update, after)
@@ -206,10 +205,9 @@ class PackedNest:
             [*order, lane],
             after,
         )
-        hold = partial(
-            hold_in_register,
-            vectors=column,
-            iname=vector,
+        hold = hold_in_register(
+            column,
+            vector,
             n_bytes=lanes * dtype.itemsize,
             n_held=n_rows * n_vectors + n_vectors + 1,
         )

@@ -49,10 +49,9 @@ from feinsum.ir import BatchedEinsum, Extent, Workload
 from feinsum.machine import TYPICAL
 from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.library.packed.cost import predict_packed_s
+from feinsum.transforms.library.packed.cost import cost
 from feinsum.transforms.library.packed.nest import PackedNest
-from feinsum.transforms.library.packed.plan import PackedTiles, make_plan, sum_distances
-from feinsum.transforms.matrix_roles import find_packed_roles
+from feinsum.transforms.library.packed.plan import sum_distances
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
@@ -60,15 +59,14 @@ from feinsum.transforms.roles import (
     compute_reuse,
     count_index_tuples,
     find_carriers,
-    get_number,
-    get_text,
+    find_packed_roles,
     get_typical_extent,
     has_real_dtype,
     is_long,
 )
 
 
-def apply_packed_contraction(
+def apply(
     t_unit: lp.TranslationUnit,
     nest: LoopNest,
     parameters: Parameters,
@@ -119,22 +117,13 @@ def apply_packed_contraction(
         depth: entries of a tile over the summed indices.
         stores: ``cached``, or ``streamed`` past the caches.
     """
-    schedule = begin(t_unit, nest)
-    tiles = PackedTiles.of(parameters)
-    roles = find_packed_roles(nest.einsum, tiles.vector, tiles.register)
-    assert roles is not None
-    plan = make_plan(nest.einsum, schedule.extents, roles, tiles)
-    nest_writer = PackedNest(
-        schedule,
-        plan,
-        is_row_inside=parameters["inside"] == "rows",
-        is_streamed=parameters["stores"] == "streamed",
-        is_explicit=is_explicit,
+    writer = PackedNest(
+        begin(t_unit, nest), nest.einsum, parameters, is_explicit=is_explicit
     )
-    return nest_writer.written().t_unit
+    return writer.written().t_unit
 
 
-def _make_space(workload: Workload) -> Space | None:
+def space(workload: Workload) -> Space | None:
     """Fit einsums with two output indices on different operands and a common sum."""
     einsum = workload.einsum
     if einsum.n_operands < 2 or not has_real_dtype(einsum):
@@ -193,10 +182,9 @@ def _list_candidates(workload: Workload, offered: Table) -> Iterator[Parameters]
         assert roles is not None
         n_summed = count_index_tuples(sized, roles.summed)
         pair = {"vector": vector, "register": row, "inside": "rows"}
-        choices = product(offered["lanes"], cpu.VECTORS, cpu.ROWS, offered["stores"])
+        choices = product(offered["lanes"], range(1, 6), cpu.ROWS, offered["stores"])
         for lanes, n_vectors, n_rows, stores in choices:
             assert isinstance(lanes, int)
-            assert isinstance(stores, str)
             tile = {"lanes": lanes, "vectors": n_vectors, "rows": n_rows}
             # a panel is ``depth`` such lines, which each register tile of a column of
             # the area reads again
@@ -205,9 +193,8 @@ def _list_candidates(workload: Workload, offered: Table) -> Iterator[Parameters]
             widths, heights = _list_areas(sized, vector, row, depth=depth)
             # propose other areas only where they matter: for the best pair of indices
             # and large register tiles
-            has_other_areas = (vector, row) == pairs[
-                0
-            ] and n_vectors * n_rows >= cpu.LARGE_TILE
+            is_best = (vector, row) == pairs[0]
+            has_other_areas = is_best and n_vectors * n_rows >= cpu.LARGE_TILE
             areas = [(widths[0], h) for h in heights[: None if has_other_areas else 1]]
             areas += [(w, heights[0]) for w in widths[1:3] if has_other_areas]
             for width, height in areas:
@@ -304,10 +291,15 @@ def _list_areas(
     depth = min(count_index_tuples(einsum, roles.summed), depth)
     line_bytes = depth * einsum.operands[0].dtype.itemsize
     column_bytes = einsum.batch_size * line_bytes
-    # the largest fitting one first, then smaller ones, then those that do not fit
-    heights = sorted(cpu.HEIGHTS, key=lambda n: (n * column_bytes > cpu.PACK_BYTES, -n))
+    # The largest fitting one first, then smaller ones, then those that do not fit. Most
+    # are multiples of 48, as most register tiles divide 48: only the last tile of an
+    # index is then cut.
+    heights = sorted(
+        (48, 96, 192, 384, 512), key=lambda n: (n * column_bytes > cpu.PACK_BYTES, -n)
+    )
     widths = sorted(
-        cpu.WIDTHS, key=lambda n: (n * line_bytes > 2.5 * cpu.PACK_BYTES, -n)
+        (48, 96, 192, 384, 768, 1536),
+        key=lambda n: (n * line_bytes > 2.5 * cpu.PACK_BYTES, -n),
     )
     n_columns, n_rows, n_batch = (
         count_index_tuples(einsum, indices)
@@ -360,16 +352,13 @@ def _order_rows(extent: Extent, vectors: int) -> tuple[int, ...]:
 
 def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
     einsum = workload.einsum
-    vector, register_index = (
-        get_text(parameters, "vector"),
-        get_text(parameters, "register"),
-    )
+    vector, register_index = parameters["vector"], parameters["register"]
     if not _fits(einsum, vector, register_index):
         return f"the indices {vector!r} and {register_index!r} split no operands"
-    n_sums = get_number(parameters, "rows") * get_number(parameters, "vectors")
+    n_sums = parameters["rows"] * parameters["vectors"]
     # Fewer than six sums do not hide the latency of multiply-adds. With fewer than 32
     # entries, or more than 32 vectors, loads and spills take longer than multiply-adds.
-    if not 6 <= n_sums <= 32 or n_sums * get_number(parameters, "lanes") < 32:
+    if not 6 <= n_sums <= 32 or n_sums * parameters["lanes"] < 32:
         return f"{n_sums} vectors of sums are too few or too many"
     if parameters["stores"] == "streamed" and vector != einsum.output[-1]:
         return "only vectors of the last axis can be streamed"
@@ -381,14 +370,12 @@ def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
 
 def _estimate_private_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
     """Estimate the bytes of the packs and of stored sums, for all rows of a batch."""
-    roles = find_packed_roles(
-        einsum, *(get_text(parameters, n) for n in ("vector", "register"))
-    )
+    roles = find_packed_roles(einsum, *(parameters[n] for n in ("vector", "register")))
     assert roles is not None
     n_values = [
         count_index_tuples(einsum, i) for i in (roles.columns, roles.rows, roles.summed)
     ]
-    limits = [get_number(parameters, name) for name in ("width", "height", "depth")]
+    limits: list[int] = [parameters[name] for name in ("width", "height", "depth")]
     width, height, depth = map(min, n_values, limits)
     n_all_sums = width * height * count_index_tuples(einsum, roles.postponed)
     # sums are kept between the tiles of a sum that takes several of them
@@ -397,11 +384,11 @@ def _estimate_private_bytes(einsum: BatchedEinsum, parameters: Parameters) -> in
     return einsum.batch_size * itemsize * (n_sums + depth * (width + height))
 
 
-def apply_packed_contraction_2(
+def apply_version_2(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     """Apply recipes of version 2, in which the compiler chooses what registers hold."""
-    return apply_packed_contraction(t_unit, nest, parameters, is_explicit=False)
+    return apply(t_unit, nest, parameters, is_explicit=False)
 
 
 register(
@@ -409,8 +396,8 @@ register(
         "packed_contraction",
         2,
         "operands packed in tiles, as before vectors were held in registers",
-        _make_space,
-        apply_packed_contraction_2,
+        space,
+        apply_version_2,
     )
 )
 
@@ -419,9 +406,9 @@ PACKED_CONTRACTION = register(
         "packed_contraction",
         3,
         "operands packed in tiles over several indices, multiplied in registers",
-        _make_space,
-        apply_packed_contraction,
-        predict_packed_s,
+        space,
+        apply,
+        cost,
     )
 )
 

@@ -13,16 +13,15 @@ Source: Springer and Bientinesi 2018 (GETT) for tiles that span several indices.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 from feinsum.ir import BatchedEinsum, Extent, IndexList
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.matrix_roles import MatrixRoles
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters
-from feinsum.transforms.roles import get_number, get_text, get_typical_extent
+from feinsum.transforms.roles import MatrixRoles, find_packed_roles, get_typical_extent
 
 Axis = tuple[str, int]
 """An index, and a level of its cut."""
@@ -144,41 +143,8 @@ class PackingPlan:
         return (*outer, *steps)
 
 
-@dataclass(frozen=True)
-class PackedTiles:
-    """The tile sizes of a recipe; see :func:`make_plan`.
-
-    Attributes:
-        width, height: entries of a tile over the columns and over the rows.
-        depth: entries of a tile over the summed indices.
-    """
-
-    vector: str
-    register: str
-    lanes: int
-    vectors: int
-    rows: int
-    width: int
-    height: int
-    depth: int
-
-    @classmethod
-    def of(cls, parameters: Parameters) -> PackedTiles:
-        return cls(
-            vector=get_text(parameters, "vector"),
-            register=get_text(parameters, "register"),
-            **{
-                field.name: get_number(parameters, field.name)
-                for field in fields(cls)[2:]
-            },
-        )
-
-
 def make_plan(
-    einsum: BatchedEinsum,
-    extents: Mapping[str, Extent],
-    roles: MatrixRoles,
-    tiles: PackedTiles,
+    einsum: BatchedEinsum, extents: Mapping[str, Extent], tiles: Parameters
 ) -> PackingPlan:
     """Cut all indices: for each side the main one first, then the nearest in memory.
 
@@ -186,37 +152,28 @@ def make_plan(
     cache line of it, so that packing reads whole lines. The same holds for the sums if
     operands end in different summed indices.
     """
+    roles = find_packed_roles(einsum, tiles["vector"], tiles["register"])
+    assert roles is not None
     summed = sorted(roles.summed, key=lambda index: sum_distances(einsum, index))
     ends = {i for k in (roles.right, *roles.left) for i in einsum.inputs[k][-1:]}
     # a last axis is the innermost loop of the pack, so that whole lines are read
     summed.sort(key=lambda index: index not in ends)
     # operands end in different summed indices: a tile needs a line of both
     is_crossed = len(summed) > 1 and ends >= {*summed[:2]}
-    unit = (tiles.vectors, tiles.lanes)
-    right_term = einsum.inputs[roles.right]
+    output, right_term = einsum.output, einsum.inputs[roles.right]
     # a product of operands is packed in the order of its longest term
     left_term = max((einsum.inputs[k] for k in roles.left), key=len)
-    output = einsum.output
-    columns = _order_side(roles.columns, tiles.vector, right_term, output)
-    rows = _order_side(roles.rows, tiles.register, left_term, output)
+    columns = _order_side(roles.columns, tiles["vector"], right_term, output)
+    rows = _order_side(roles.rows, tiles["register"], left_term, output)
+    unit = (tiles["vectors"], tiles["lanes"])
+    line = _get_least_length(columns, right_term, output)
+    line_of_rows = _get_least_length(rows, left_term, output)
     return PackingPlan(
         roles,
+        _cut_side(extents, columns, unit, tiles["width"], line),
+        _cut_side(extents, rows, (tiles["rows"],), tiles["height"], line_of_rows),
         _cut_side(
-            extents,
-            columns,
-            unit,
-            tiles.width,
-            _get_least_length(columns, right_term, output),
-        ),
-        _cut_side(
-            extents,
-            rows,
-            (tiles.rows,),
-            tiles.height,
-            _get_least_length(rows, left_term, output),
-        ),
-        _cut_side(
-            extents, summed, (), tiles.depth, cpu.LINE_ENTRIES if is_crossed else 1
+            extents, summed, (), tiles["depth"], cpu.LINE_ENTRIES if is_crossed else 1
         ),
         tuple(Cut(index, extents[index], ()) for index in roles.batch),
         tuple(

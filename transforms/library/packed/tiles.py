@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from math import prod
 from typing import Any
@@ -35,20 +34,14 @@ from feinsum.raising import value_of
 from feinsum.transforms.library.packed.plan import Axis, Cut, PackingPlan
 from feinsum.transforms.primitives import NestWriter, Schedule
 from feinsum.transforms.primitives.schedule import Expression, Names
-from feinsum.transforms.primitives.vector_square import (
+from feinsum.transforms.primitives.vector_store import (
     Lines,
+    compute_offset,
     find_lines,
     load_vector,
     transpose_square,
 )
-from feinsum.transforms.primitives.vector_store import compute_offset
 from feinsum.transforms.roles import get_typical_extent
-
-LEAST_EDGE = 3
-"""Length of a register tile from which on its edge has separate loops. For a length of
-two, the edge has one entry, which an equation determines; Loopy 2025.2 drops the
-condition that both sides of it must be even.
-"""
 
 
 @dataclass(frozen=True)
@@ -214,9 +207,7 @@ class Packer:
         value = SubstitutionMapper(loaded.get)(lines.value)
         entry, order = var(square.array)[lane], [*order, square.along]
         evaluated = writer.assign(square.array, entry, value, order, after)
-        transpose = partial(
-            transpose_square, square=square.array, dtype=dtype, lanes=size
-        )
+        transpose = transpose_square(square.array, dtype, size)
         after = [*after, evaluated]
         transposed = writer.add("transpose", transpose, square.outer, after)
         moved = writer.assign(
@@ -239,14 +230,7 @@ class Packer:
         first = SubstitutionMapper(make_subst_func({square.along: 0}))
         flat = compute_offset(kernel, first(read))
         offset, offset_id = writer.scalar("place", flat, loops, after)
-        load = partial(
-            load_vector,
-            vector=vector,
-            array=name,
-            offset=offset,
-            dtype=dtype,
-            lanes=size,
-        )
+        load = load_vector(vector, name, offset, dtype, size)
         return vector, offset_id, writer.add(vector, load, loops, (*after, offset_id))
 
     def _make_square_loops(self, square: _Square) -> tuple[str, str]:
@@ -265,8 +249,10 @@ def _list_regions(cut: Cut) -> tuple[str, ...]:
     Regions known to be empty are left out: Loopy refuses constant empty domains.
     """
     unit = cut.strides[0]
-    # nothing is beyond the end, or the edge cannot have separate loops
-    if cut.is_exact or unit < LEAST_EDGE:
+    # Nothing is beyond the end, or the edge cannot have separate loops: that of a
+    # register tile of two has one entry, which an equation determines, and Loopy 2025.2
+    # drops the condition that both sides of it must be even.
+    if cut.is_exact or unit < 3:
         return ("all",)
     if not isinstance(cut.extent, int):
         return ("whole", "edge")

@@ -1,4 +1,4 @@
-"""Tiles in private memory: copies of operands (packing), and accumulators.
+"""Operands that are merged, or copied to private memory, and accumulators of sums.
 
 An accumulator is zeroed, updated and stored in three separate loop nests.
 
@@ -8,9 +8,10 @@ Source: Loopy's ``precompute``.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import islpy as isl
 import loopy as lp
 import numpy as np
 from constantdict import constantdict
@@ -19,7 +20,95 @@ from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.errors import TransformError
-from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
+from feinsum.ir import Extent
+from feinsum.raising import names_of
+from feinsum.transforms.primitives.loops import intersect_sets
+from feinsum.transforms.primitives.schedule import (
+    Expression,
+    Names,
+    Schedule,
+    make_scaled_sum,
+    multiply_rules,
+    with_row_values,
+)
+
+
+def merge_operands(
+    schedule: Schedule, first: int, second: int
+) -> tuple[Schedule, tuple[str, ...]]:
+    """Replace the operands at two positions by their product, as one operand.
+
+    The product sums over indices that no other term has. Rows that share both operands
+    share the product.
+
+    Rewrite, with the pair (D, u)::
+
+        out[x,e,i] = sum((r,j), J(x,r,e)*D(r,i,j)*u(e,j))
+
+        t(r,e,i) := sum(j', D(r,i,j')*u(e,j'))
+        out[x,e,i] = sum(r, J(x,r,e)*t(r,e,i))
+
+    Returns:
+        The schedule, and the names of the new operands, at the last position.
+    """
+    positions = [k for k in range(len(schedule.terms)) if k not in (first, second)]
+    outside = set(schedule.output).union(*(schedule.terms[k] for k in positions))
+    joint = dict.fromkeys(schedule.terms[first] + schedule.terms[second])
+    output = tuple(index for index in joint if index in outside)
+    summed = tuple(index for index in joint if index not in outside)
+    products: dict[tuple[str, str], str] = {}
+    rows = []
+    for row in schedule.rows:
+        pair = row[first], row[second]
+        if pair not in products:
+            schedule, products[pair] = _with_product(schedule, pair, output, summed)
+        rows.append((*(row[k] for k in positions), products[pair]))
+    schedule = with_row_values(replace(schedule, rows=tuple(rows)))
+    unused = [schedule.inames[index] for index in summed]
+    t_unit = lp.remove_unused_inames(schedule.t_unit, unused)
+    return schedule.with_unit(t_unit), tuple(products.values())
+
+
+def _with_product(
+    schedule: Schedule, pair: tuple[str, str], output: Names, summed: Names
+) -> tuple[Schedule, str]:
+    """Add the rule ``t(kept) := sum(summed, first*second)``."""
+    points, inames = {}, []
+    for index in summed:
+        iname = schedule.fresh(f"{schedule.inames[index]}_sum")
+        schedule = _with_iname(
+            schedule, iname, schedule.extents[index], neighbour=schedule.inames[index]
+        )
+        points[index] = var(iname)
+        inames.append(iname)
+    arguments = schedule.generate_arguments(output)
+    points.update(zip(output, map(var, arguments), strict=True))
+    body = make_scaled_sum(1, tuple(inames), multiply_rules(schedule, pair, points))
+    name = schedule.fresh("_".join(pair))
+    rule = schedule.fresh(f"{name}_rule")
+    schedule = schedule.with_rule(rule, arguments, body)
+    dtype = np.dtype(np.result_type(*(schedule.dtypes[n] for n in pair)))
+    return replace(
+        schedule,
+        rules=constantdict({**schedule.rules, name: rule}),
+        spans=constantdict({**schedule.spans, name: output}),
+        dtypes=constantdict({**schedule.dtypes, name: dtype}),
+    ), name
+
+
+def _with_iname(
+    schedule: Schedule, iname: str, extent: Extent, *, neighbour: str
+) -> Schedule:
+    """Add an iname to the domain of another one.
+
+    Loopy's ``precompute`` requires the inames of a footprint in one domain.
+    """
+    params = ", ".join(sorted(names_of(extent)))
+    bounds = isl.BasicSet(f"[{params}] -> {{ [{iname}] : 0 <= {iname} < {extent} }}")
+    domains = list(schedule.kernel.domains)
+    home = schedule.kernel.get_home_domain_index(neighbour)
+    domains[home] = intersect_sets(domains[home], bounds)
+    return schedule.with_kernel(domains=domains)
 
 
 @dataclass(frozen=True)
@@ -106,7 +195,7 @@ def _check_lanes(schedule: Schedule, temporary: str, outer: frozenset[str]) -> N
 
     A loop of a single iteration is harmless: Loopy's code has a constant for it.
     """
-    finder = _LaneFinder(temporary)
+    finder = _NameFinder(temporary)
     for insn in schedule.kernel.instructions:
         finder(insn.expression)
     named = sorted(finder.names & outer)
@@ -143,38 +232,28 @@ def vectorize_last_axis(schedule: Schedule, temporary: str) -> Schedule:
 
 def _find_calling_inames(schedule: Schedule, rule: str) -> frozenset[str]:
     """Return the inames in the arguments of all calls of a rule."""
-    finder = _CallFinder(rule)
+    finder = _NameFinder(rule)
     for insn in schedule.kernel.instructions:
         finder(insn.expression)
     return frozenset(finder.names & schedule.kernel.all_inames())
 
 
-class _LaneFinder(WalkMapper):  # type: ignore[misc]
-    """Collects the names in the last subscripts of one array."""
+class _NameFinder(WalkMapper):  # type: ignore[misc]
+    """Collects the names in the last subscripts of an array, or in calls of a rule."""
 
-    def __init__(self, array: str) -> None:
+    def __init__(self, subject: str) -> None:
         super().__init__()
-        self.array = array
+        self.subject = subject
         self.names: set[str] = set()
 
     def map_subscript(self, expr: p.Subscript, /) -> None:
-        if getattr(expr.aggregate, "name", None) == self.array:
+        if getattr(expr.aggregate, "name", None) == self.subject:
             self.names |= get_dependencies(expr.index_tuple[-1])
         super().map_subscript(expr)
 
-
-class _CallFinder(WalkMapper):  # type: ignore[misc]
-    """Collects the names in the arguments of one rule's calls."""
-
-    def __init__(self, rule: str) -> None:
-        super().__init__()
-        self.rule = rule
-        self.names: set[str] = set()
-
     def map_call(self, expr: p.Call, /) -> None:
-        if getattr(expr.function, "name", None) == self.rule:
-            for argument in expr.parameters:
-                self.names |= get_dependencies(argument)
+        if getattr(expr.function, "name", None) == self.subject:
+            self.names |= get_dependencies(expr.parameters)
         super().map_call(expr)
 
 
