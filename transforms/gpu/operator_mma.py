@@ -1,8 +1,34 @@
 """Operators with one matrix for all elements, on tensor cores of double precision.
 
-Each warp keeps some rows of the matrix in registers, and multiplies one tile of
-elements after another by them. The rows of a batch are computed one after another in
-each tile. :mod:`feinsum.transforms.gpu.operator_mma_writer` draws the tiles.
+A group multiplies ``turns`` tiles of elements one after another by a matrix. For the
+gradient ``xre,rij,ej->xei``, D is the right factor. Each warp loads its part once, and
+keeps it in registers. The elements are rows of the left factor::
+
+    acc[r][e, i] += tile[e, j] @ D[r][i, j].T        (a warp: height e, width i)
+    result[x][e, i] = sum(r, J[x,r,e] * acc[r][e, i])
+
+                  rows i of the matrix, ``width`` of each warp
+                +--------+--------+
+    elements    | warp 0 | warp 1 |    ``height`` elements of each warp
+    of a tile   +--------+--------+
+                | warp 2 | warp 3 |
+                +--------+--------+
+
+Elements are in blocks of 16 down, rows of the matrix in blocks of 8 across. See
+:mod:`feinsum.transforms.gpu.fragments` for what each lane holds, and
+:mod:`feinsum.transforms.gpu.staging` for how tiles are loaded. The time line of a turn,
+with ``ahead``::
+
+    settle   registers of this turn's tile -> shared memory, times the early factors
+    load     the next tile -> registers           (global memory answers during `mma`)
+    barrier
+    mma      fragments of the tile @ fragments of the matrix
+    share    sums times the late factors -> shared memory
+    barrier
+    store    results -> global memory, in their order there
+
+Copies of what functions read begin after the barrier. The rows of a batch are computed
+one after another in each tile.
 
 Source: NVIDIA, CUTLASS, "Efficient GEMM in CUDA", for blocks of warps and instructions;
 paper, section 7, for the steps before and after the product.
@@ -10,22 +36,42 @@ paper, section 7, for the steps before and after the product.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import product
 from math import inf
+from typing import NamedTuple, TypeAlias
 
 import loopy as lp
+from pymbolic import primitives as p
+from pymbolic import var
+from pytools.tag import Tag
 
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
+from feinsum.targets.cuda.code import LeastGroups, OrderedLoads
 from feinsum.transforms.cost import MachineModel, count_distinct_bytes, count_points
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import LaunchWork, count_group_bytes, predict_launch_s
-from feinsum.transforms.gpu.operator_mma_writer import OperatorMmaWriter
+from feinsum.transforms.gpu.fragments import (
+    DOUBLE,
+    HALVES,
+    INTERLEAVED,
+    INTERLEAVED_SUM_COLUMN,
+    QUAD,
+    ZERO,
+    WarpProduct,
+)
+from feinsum.transforms.gpu.layouts import clamp
 from feinsum.transforms.gpu.operator_steps import NAMES, OperatorSteps, OperatorTiles
-from feinsum.transforms.gpu.tiles import GPUS, is_double
-from feinsum.transforms.primitives import begin
+from feinsum.transforms.gpu.staging import StagedPart, StagingWriter, TileStart
+from feinsum.transforms.gpu.tiles import GPUS, Point, is_double
+from feinsum.transforms.primitives import Schedule, begin
+from feinsum.transforms.primitives.copy_async import COPIES, await_groups
+from feinsum.transforms.primitives.multiply_fragments import COLUMNS, PRODUCTS, ROWS
+from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
 from feinsum.transforms.registry import (
     Parameters,
     Space,
@@ -78,7 +124,7 @@ def apply_gpu_operator_mma(
             "results lie in order"
         )
     tiles = OperatorTiles.of(nest.einsum, steps, parameters)
-    writer = OperatorMmaWriter(schedule, steps, tiles, has_early_loads=has_early_loads)
+    writer = _OperatorMma(schedule, steps, tiles, has_early_loads=has_early_loads)
     return writer.written().t_unit
 
 
@@ -86,6 +132,366 @@ def _apply_1(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     return apply_gpu_operator_mma(t_unit, nest, parameters, has_early_loads=False)
+
+
+class _Factors(NamedTuple):
+    """A product of operands for each element, in shared memory.
+
+    Attributes:
+        positions: positions of the operands.
+        indices: their indices, except for the element.
+        array: the shared array.
+    """
+
+    positions: tuple[int, ...]
+    indices: Names
+    array: Expression
+
+    def at(self, points: Point, element: Expression) -> Expression:
+        return self.array[(*(points[i] for i in self.indices), element)]
+
+
+_RowParts: TypeAlias = tuple[StagedPart, list[tuple[_Factors, StagedPart]]]
+"""The staged part of the streamed operand, and those of factors to be loaded."""
+
+
+class _OperatorMma(StagingWriter):
+    """Writes the loops; see :func:`apply_gpu_operator_mma`.
+
+    Args:
+        has_early_loads: whether loads stay before the barrier that follows them.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        steps: OperatorSteps,
+        tiles: OperatorTiles,
+        *,
+        has_early_loads: bool,
+    ) -> None:
+        super().__init__(
+            schedule, steps.element, tiles.elements, tiles.turns, tiles.n_warps
+        )
+        self.steps, self.tiles, self.has_early_loads = steps, tiles, has_early_loads
+        # the warp's blocks of elements, and of rows of the matrix
+        self.down = p.FloorDiv(var(self.warp), tiles.across)
+        self.across = p.Remainder(var(self.warp), tiles.across)
+        self.product = WarpProduct(
+            self, self.lane, tiles.height, tiles.width, tiles.terms
+        )
+        self.rows, self.terms = self.flat(steps.rows), self.flat(steps.contracted)
+        self.settled_factors: list[str] = []
+
+    def written(self) -> Schedule:
+        """Return the schedule with the nest replaced."""
+        steps, tiles, schedule = self.steps, self.tiles, self.schedule
+        self.tile = self._declare_shared("tile", (), (tiles.elements, tiles.stride))
+        self.scales = self._declare_factors("scales", tiles.scaling)
+        self.factors = self._declare_factors("factors", steps.late)
+        shape = (tiles.elements, tiles.row_stride)
+        self.result = self._declare_shared("result", steps.fan, shape)
+        self.matrices = {
+            name: self._load_matrix(name)
+            for name in dict.fromkeys(row[steps.matrix] for row in schedule.rows)
+        }
+        row_parts = [self._list_parts(k) for k in range(len(schedule.rows))]
+        before = [self._zero_padding()] if tiles.depth > tiles.n_terms else []
+        loads: list[str] = []
+        if tiles.is_ahead:
+            start = self.assign_start(self.first, self.around)
+            loads = [
+                *self._load_parts(row_parts[0], start, before),
+                *self.begin_copies(row_parts[0][0], start, before),
+            ]
+        for k, parts in enumerate(row_parts):
+            if not tiles.is_ahead:
+                loads = self._load_parts(parts, self.now, before)
+            settled = self._settle_parts(parts, [*loads, *before])
+            settled, loads = self._await_tile(row_parts, k, settled)
+            before = self._write_row(k, [*settled, *loads])
+        self.note_ordered(*self.shared_accesses)
+        self.note_apart(*self.shared_accesses)
+        schedule = self.build().with_preamble(PRODUCTS)
+        if self.has_copies:
+            schedule = schedule.with_preamble(COPIES)
+        tags: set[Tag] = {LeastGroups(tiles.groups)}
+        if self.has_early_loads:
+            tags |= {OrderedLoads()}
+        return schedule.with_kernel(tags=schedule.kernel.tags | tags)
+
+    def _await_tile(
+        self, row_parts: Sequence[_RowParts], k: int, settled: list[str]
+    ) -> tuple[list[str], list[str]]:
+        """Wait for full tiles; load the next ones before or after the barrier."""
+        if not self.has_early_loads:
+            settled = [*settled, self.barrier(self.loops, settled)]
+        loads: list[str] = []
+        if self.tiles.is_ahead:
+            parts, start = self._get_next(row_parts, k)
+            loads = self._load_parts(parts, start, settled)
+        if self.has_early_loads:
+            # the compiler cannot move the loads past this barrier, into the product
+            settled = [*settled, self.barrier(self.loops, [*settled, *loads])]
+        if self.tiles.is_ahead:
+            # after the barrier, as copies overwrite what was read before it
+            loads += self.begin_copies(parts[0], start, settled)
+        return settled, loads
+
+    def _write_row(self, k: int, after: Sequence[str]) -> list[str]:
+        """Multiply and store a row; return the ids of the last barrier and before."""
+        steps = self.steps
+        matrix = self.matrices[self.schedule.rows[k][steps.matrix]]
+        shared = self._share_result(*self._multiply(matrix, after), after)
+        # lanes store results of other lanes
+        before = [self.barrier(self.loops, [shared]), shared]
+        entries = self.visit((self.element,), steps.rows, steps.fan, self.now)
+        points = entries.points
+        stored = self.store(
+            k, self._get_result_entry(points, self.rows.ravel(points)),
+            entries.points_of_all, [*self.loops, *entries.loops],
+            [*before, *entries.after], predicates=entries.exists,
+        )  # fmt: skip
+        self.note_shared(stored)
+        return before
+
+    def _list_parts(self, k: int) -> _RowParts:
+        """Return the parts of a row that are not yet in shared memory."""
+        rows = self.schedule.rows
+        new_factors = []
+        for factors in (self.scales, self.factors):
+            if factors is None:
+                continue
+            names = [tuple(row[n] for n in factors.positions) for row in rows]
+            # factors that all rows share are loaded with the first row
+            if k == 0 or len({*names}) > 1:
+                new_factors.append((factors, self.stage(names[k])))
+        tiles = self.tiles
+        streamed = self.stage((rows[k][tiles.streamed],), self.steps.gathered)
+        if tiles.is_ahead and self.has_early_loads:
+            streamed = self.with_copies(streamed, tiles.n_shared, tiles.groups)
+        return streamed, new_factors
+
+    def _load_matrix(self, name: str) -> tuple[str, str]:
+        """Load the right fragments of a matrix to registers; return array and id.
+
+        Their columns are interleaved: of eight rows of the matrix, the two in the sums
+        of a lane are four apart, and neighbouring lanes have neighbouring rows; see
+        :data:`feinsum.transforms.gpu.fragments.INTERLEAVED`.
+        """
+        tiles = self.tiles
+        loops, points = self.loop_over(self.steps.deferred, "unr")
+        shape = (
+            tiles.width // COLUMNS, tiles.depth // tiles.terms, tiles.terms // QUAD
+        )  # fmt: skip
+        inames = [self.unroll(n) for n in shape]
+        block, step, quad = map(var, inames)
+        term = self.product.term(step, quad)
+        row = self._compute_matrix_row(block, INTERLEAVED.at(self.product.g))
+        points |= self._unravel_row(row)
+        # The last instruction may have terms beyond the matrix. They must not be read,
+        # and must be zero: NaN times the zeros of the tile would be NaN.
+        is_padded = tiles.depth > tiles.n_terms
+        existing = clamp(term, tiles.n_terms) if is_padded else term
+        points |= self.terms.unravel(existing)
+        value = multiply_rules(self.schedule, (name,), points)
+        if is_padded:
+            value = p.If(p.Comparison(term, "<", tiles.n_terms), value, ZERO)
+        lengths = tuple(map(self.length, self.steps.deferred))
+        array = self.array("matrix", (*lengths, *shape), DOUBLE)
+        loops = [*loops, *inames]
+        entry = var(array)[tuple(map(var, loops))]
+        return array, self.assign("load", entry, value, [*self.around, *loops])
+
+    def _zero_padding(self) -> str:
+        """Zero the padding terms of a tile, which fill the last instruction.
+
+        Once before the first turn is enough: tiles are not written there.
+        """
+        tiles = self.tiles
+        n = tiles.depth - tiles.n_terms
+        n_entries = n * tiles.elements
+        step = self.unroll(-(-n_entries // self.n_items))
+        number = p.Sum((var(self.item), self.n_items * var(step)))
+        entry = self.tile[
+            p.FloorDiv(number, n), p.Sum((tiles.n_terms, p.Remainder(number, n)))
+        ]
+        return self.note_shared(
+            self.assign(
+                "pad", entry, ZERO, [*self.around, step], [self.numbered],
+                predicates=[p.Comparison(number, "<", n_entries)],
+            )
+        )  # fmt: skip
+
+    def _get_next(
+        self, row_parts: Sequence[_RowParts], k: int
+    ) -> tuple[_RowParts, TileStart]:
+        """Return the parts of the next row, or of the first row of the next turn."""
+        if k + 1 < len(row_parts):
+            return row_parts[k + 1], self.now
+        first = p.Sum((var(self.now.name), self.tiles.elements))
+        start = self.assign_start(first, self.loops, (self.now.insn_id,))
+        return row_parts[0], start
+
+    def _load_parts(
+        self, row_parts: _RowParts, start: TileStart, before: Collection[str]
+    ) -> list[str]:
+        """Load all of a work-item's parts to registers; it then waits only once."""
+        streamed, factor_parts = row_parts
+        parts = (*(part for _, part in factor_parts), streamed)
+        return [self.load(x, start, before) for x in parts if x.copied is None]
+
+    def _settle_parts(self, row_parts: _RowParts, before: list[str]) -> list[str]:
+        """Move all parts of a row from registers to shared memory."""
+        streamed, factor_parts = row_parts
+        if streamed.copied is not None:
+            wait = partial(await_groups, 0)
+            before = [*before, self.add("wait", wait, self.loops, before)]
+        for factors, part in factor_parts:
+            entries = self.visit(part.slow, part.fast, part.outer, self.now)
+            settled = self.assign(
+                "settle", factors.at(entries.points, entries.points[self.element]),
+                part.at(*map(var, entries.loops)), [*self.loops, *entries.loops],
+                [*entries.after, *before], predicates=entries.inside,
+            )  # fmt: skip
+            self.settled_factors.append(self.note_shared(settled))
+        before = [*before, *self.settled_factors]
+        # another work-item may have loaded the factors of an element
+        if self.scales and any(factors is self.scales for factors, _ in factor_parts):
+            before.append(self.barrier(self.loops, before))
+        return [*before, self._fill(streamed, before)]
+
+    def _fill(self, part: StagedPart, before: Collection[str]) -> str:
+        """Write the scaled streamed operand to the tile."""
+        steps, dealt_out = self.steps, {*part.slow, *part.fast}
+        outer = [i for i in steps.tile if i not in dealt_out]
+        entries = self.visit(part.slow, part.fast, outer, self.now)
+        element = entries.points[self.element]
+        terms: list[Expression] = []
+        # the tile lacks gathered indices: they are summed here
+        for gathered in self._list_values(steps.gathered):
+            points = {**entries.points, **gathered}
+            value = part.at(*(points[i] for i in part.outer), *map(var, entries.steps))
+            if self.scales:
+                value = p.Product((self.scales.at(points, element), value))
+            terms.append(value)
+        return self.note_shared(
+            self.assign(
+                "fill",
+                self.tile[element, self.terms.ravel(entries.points)],
+                _make_sum(terms),
+                [*self.loops, *entries.loops],
+                [*entries.after, *([self.numbered] if part.copied else []), *before],
+                predicates=entries.inside,
+            )
+        )
+
+    def _multiply(
+        self, matrix: tuple[str, str], filled: Sequence[str]
+    ) -> tuple[str, str]:
+        """Add products of fragments to a warp's sums; return their array and the id."""
+        tiles, product = self.tiles, self.product
+        lengths = tuple(map(self.length, self.steps.deferred))
+        acc, zero = product.clear_sums(lengths, self.loops, filled)
+        step = self.unroll(tiles.depth // tiles.terms)
+
+        def of_tile(
+            block: Expression, quad: Expression, half: Expression
+        ) -> Expression:
+            return self.tile[
+                self._compute_element(block, half), product.term(var(step), quad)
+            ]
+
+        shape = (tiles.height // ROWS, tiles.terms // QUAD, HALVES)
+        left, loaded = product.load_fragments(
+            "elements", shape, of_tile, [*self.loops, step], filled
+        )
+        self.note_shared(loaded)
+        # one left fragment serves all values of the deferred indices, whose loops are
+        # therefore innermost
+        down, across, *inames = (self.unroll(n) for n in (*product.n_blocks, *lengths))
+        outer = tuple(map(var, inames))
+        return acc, product.multiply(
+            (acc, tuple(inames)), left,
+            (matrix[0], lambda block: (*outer, block, var(step), 0)),
+            (*self.loops, step, down, across, *inames), (down, across),
+            [zero, loaded, matrix[1]],
+        )  # fmt: skip
+
+    def _share_result(self, acc: str, summed: str, filled: Sequence[str]) -> str:
+        """Write the sums, multiplied by the late factors, to shared memory."""
+        tiles, steps = self.tiles, self.steps
+        inames, points = self.loop_over(steps.fan, "unr")
+        shape = (tiles.height // ROWS, HALVES, tiles.width // COLUMNS, 2)
+        block = [self.unroll(n) for n in shape]
+        down, half, across, e = map(var, block)
+        points[self.element] = self._compute_element(down, half)
+        row = self._compute_matrix_row(
+            across, INTERLEAVED_SUM_COLUMN(e, self.product.t)
+        )
+        points |= self._unravel_row(row)
+        terms: list[Expression] = []
+        for late in self._list_values(steps.deferred):
+            # entry [h, e] of the sums of a fragment
+            of_fragment = down, across, p.Sum((2 * half, e))
+            term = var(acc)[(*(late[i] for i in steps.deferred), *of_fragment)]
+            if self.factors:
+                factor = self.factors.at({**points, **late}, points[self.element])
+                term = p.Product((factor, term))
+            terms.append(term)
+        loops = [*self.loops, *inames, *block]
+        # the result has room for padding rows, so no lane needs a guard
+        entry = self._get_result_entry(points, row)
+        return self.note_shared(
+            self.assign("share", entry, _make_sum(terms), loops, [summed, *filled])
+        )
+
+    def _declare_shared(
+        self, stem: str, indices: Names, shape: tuple[int, ...]
+    ) -> Expression:
+        """Declare a shared array with an axis for each index, and axes of ``shape``."""
+        shape = (*map(self.length, indices), *shape)
+        return var(self.array(stem, shape, DOUBLE, is_shared=True))
+
+    def _list_values(self, indices: Sequence[str]) -> Iterator[dict[str, Expression]]:
+        """Yield all combinations of values of indices."""
+        for values in product(*(range(self.length(i)) for i in indices)):
+            yield dict(zip(indices, values, strict=True))
+
+    def _get_result_entry(self, points: Point, row: Expression) -> Expression:
+        outer = tuple(points[i] for i in (*self.steps.fan, self.element))
+        return self.result[(*outer, row)]
+
+    def _declare_factors(
+        self, stem: str, positions: tuple[int, ...]
+    ) -> _Factors | None:
+        """Declare the shared array for a product of operands, if there are any."""
+        if not positions:
+            return None
+        spans = [self.schedule.spans[self.schedule.rows[0][k]] for k in positions]
+        joint = dict.fromkeys(i for span in spans for i in span)
+        indices = tuple(i for i in joint if i != self.element)
+        # elements last: lanes of neighbouring elements read neighbours
+        array = self._declare_shared(stem, indices, (self.tiles.elements,))
+        return _Factors(positions, indices, array)
+
+    def _compute_element(self, block: Expression, half: Expression) -> Expression:
+        """Return the element of a lane, counted within the tile."""
+        first = self.tiles.height * self.down
+        return self.product.compute_row_or_column(first, ROWS, block, half)
+
+    def _compute_matrix_row(self, block: Expression, column: Expression) -> Expression:
+        return p.Sum((self.tiles.width * self.across, COLUMNS * block, column))
+
+    def _unravel_row(self, row: Expression) -> dict[str, Expression]:
+        """Return the point of a row of the matrix; a padding row has the last one."""
+        tiles = self.tiles
+        is_full = tiles.width * tiles.across == tiles.n_rows
+        return self.rows.unravel(row if is_full else clamp(row, tiles.n_rows))
+
+
+def _make_sum(terms: Sequence[Expression]) -> Expression:
+    return terms[0] if len(terms) == 1 else p.Sum(tuple(terms))
 
 
 def _find_steps(einsum: BatchedEinsum, element: str) -> OperatorSteps | None:

@@ -16,9 +16,8 @@ along j; for ``ij->j``, they have different results::
     A[i, :]              j  j  j  j  | j     A[0, :]              j  j  j  j
     A[i+1, :]            j  j  j  j  | j     A[1, :]              j  j  j  j    y = 1
 
-Each work-item adds up some terms; then a tree in shared memory adds up these partial
-sums. Work-groups cannot wait for each other, so groups that share a sum need a second
-launch. For a single sum of 2**20 terms, with 128 parts and 256 items::
+A tree in shared memory adds up the sums of work-items. Groups cannot wait for each
+other, so they need a second launch. For 2**20 terms, 128 parts and 256 items::
 
     launch 1   128 groups x 256 items, 32 terms each     partial[0..127]
     launch 2   1 group x 128 items                       out
@@ -54,11 +53,7 @@ from feinsum.transforms.gpu.heuristics import (
     MIN_SPLIT_TERMS,
     WARP,
 )
-from feinsum.transforms.gpu.layouts import (
-    Flat,
-    flatten_indices,
-    split_into_grid_axes,
-)
+from feinsum.transforms.gpu.layouts import Flat, flatten_indices, split_into_grid_axes
 from feinsum.transforms.gpu.sides import make_contiguity_key
 from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, Point, has_plain_dtype
 from feinsum.transforms.primitives import begin
@@ -100,7 +95,7 @@ def apply_gpu_points(
 def _multiply_terms(
     writer: GroupWriter, row: int, points: Point, summed: Sequence[str]
 ) -> tuple[list[str], Expression]:
-    """Loop over the summed indices; return the loops, and the product of a row."""
+    """Loop over summed indices; return the loops and the product of a row."""
     schedule = writer.schedule
     loops = {i: writer.loop(i, size=schedule.extents[i]) for i in summed}
     points = {**points, **{i: var(name) for i, name in loops.items()}}
@@ -295,9 +290,6 @@ def flatten_output_and_sum(
     return flats[0], flats[1]
 
 
-# spaces
-
-
 def _fits_grid(einsum: BatchedEinsum) -> bool:
     axes = split_into_grid_axes(einsum.output, einsum.extents)
     return has_plain_dtype(einsum) and axes is not None
@@ -343,16 +335,12 @@ def _make_shared_space(
 def _make_split_space(workload: Workload) -> Space | None:
     """Fit einsums with sums that are long enough for a second launch."""
     einsum = workload.einsum
-    is_long = (
-        count_index_tuples(einsum, tuple(einsum.summation_indices)) >= MIN_SPLIT_TERMS
-    )
-    fits = is_long and has_plain_dtype(einsum)
-    if not fits or flatten_output_and_sum(einsum, einsum.extents) is None:
+    n_terms = count_index_tuples(einsum, tuple(einsum.summation_indices))
+    if n_terms < MIN_SPLIT_TERMS or not has_plain_dtype(einsum):
+        return None
+    if flatten_output_and_sum(einsum, einsum.extents) is None:
         return None
     return Space({"items": (256, 128, 512), "parts": (128, 32, 512, 8)})
-
-
-# costs
 
 
 def _count_work(
@@ -400,7 +388,8 @@ def _predict_lines_s(
     A group of ``gpu_points`` has columns of one work-item.
     """
     assert machine.gpu is not None
-    summed, items = (), 1
+    summed: Names = ()
+    items = 1
     if "summed" in parameters:
         summed = (get_text(parameters, "summed"),)
         items = get_number(parameters, "items")
