@@ -73,8 +73,7 @@ from pymbolic import var
 
 from feinsum.dtypes import get_sum_dtype
 from feinsum.transforms.gpu.layouts import TileLayout
-from feinsum.transforms.gpu.pipeline import SharedTile, Tiled
-from feinsum.transforms.gpu.tiles import GroupWriter
+from feinsum.transforms.gpu.tiles import GroupWriter, SharedTile, Tiled
 from feinsum.transforms.primitives.load_blocks import (
     N_BLOCKS,
     SIDE,

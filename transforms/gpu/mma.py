@@ -38,7 +38,7 @@ from feinsum.transforms.gpu.layouts import (
     count_tile_entries,
     find_uneven_tile,
 )
-from feinsum.transforms.gpu.pipeline import ARGUMENTS, COPY_WAYS, Tiled
+from feinsum.transforms.gpu.pipeline import ARGUMENTS, COPY_WAYS
 from feinsum.transforms.gpu.sides import (
     filter_suited,
     find_sides,
@@ -50,7 +50,13 @@ from feinsum.transforms.gpu.tiled_product import (
     TileSizes,
     predict_tiled_s,
 )
-from feinsum.transforms.gpu.tiles import GPUS, Items, has_half_dtype, is_double
+from feinsum.transforms.gpu.tiles import (
+    GPUS,
+    Items,
+    Tiled,
+    has_half_dtype,
+    is_double,
+)
 from feinsum.transforms.primitives.load_blocks import LOADS
 from feinsum.transforms.primitives.multiply_fragments import (
     COLUMNS,

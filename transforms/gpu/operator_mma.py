@@ -36,12 +36,9 @@ paper, section 7, for the steps before and after the product.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import product
 from math import inf
-from typing import NamedTuple, TypeAlias
 
 import loopy as lp
 from pymbolic import primitives as p
@@ -66,12 +63,12 @@ from feinsum.transforms.gpu.fragments import (
 )
 from feinsum.transforms.gpu.layouts import clamp
 from feinsum.transforms.gpu.operator_steps import NAMES, OperatorSteps, OperatorTiles
-from feinsum.transforms.gpu.staging import StagedPart, StagingWriter, TileStart
+from feinsum.transforms.gpu.staging import RowParts, StagingWriter, make_sum
 from feinsum.transforms.gpu.tiles import GPUS, Point, is_double
 from feinsum.transforms.primitives import Schedule, begin
-from feinsum.transforms.primitives.copy_async import COPIES, await_groups
+from feinsum.transforms.primitives.copy_async import COPIES
 from feinsum.transforms.primitives.multiply_fragments import COLUMNS, PRODUCTS, ROWS
-from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
+from feinsum.transforms.primitives.schedule import Expression, multiply_rules
 from feinsum.transforms.registry import (
     Parameters,
     Space,
@@ -134,33 +131,8 @@ def _apply_1(
     return apply_gpu_operator_mma(t_unit, nest, parameters, has_early_loads=False)
 
 
-class _Factors(NamedTuple):
-    """A product of operands for each element, in shared memory.
-
-    Attributes:
-        positions: positions of the operands.
-        indices: their indices, except for the element.
-        array: the shared array.
-    """
-
-    positions: tuple[int, ...]
-    indices: Names
-    array: Expression
-
-    def at(self, points: Point, element: Expression) -> Expression:
-        return self.array[(*(points[i] for i in self.indices), element)]
-
-
-_RowParts: TypeAlias = tuple[StagedPart, list[tuple[_Factors, StagedPart]]]
-"""The staged part of the streamed operand, and those of factors to be loaded."""
-
-
 class _OperatorMma(StagingWriter):
-    """Writes the loops; see :func:`apply_gpu_operator_mma`.
-
-    Args:
-        has_early_loads: whether loads stay before the barrier that follows them.
-    """
+    """Writes the loops; see :func:`apply_gpu_operator_mma`."""
 
     def __init__(
         self,
@@ -170,44 +142,38 @@ class _OperatorMma(StagingWriter):
         *,
         has_early_loads: bool,
     ) -> None:
-        super().__init__(
-            schedule, steps.element, tiles.elements, tiles.turns, tiles.n_warps
-        )
-        self.steps, self.tiles, self.has_early_loads = steps, tiles, has_early_loads
+        super().__init__(schedule, steps, tiles, has_early_loads=has_early_loads)
         # the warp's blocks of elements, and of rows of the matrix
         self.down = p.FloorDiv(var(self.warp), tiles.across)
         self.across = p.Remainder(var(self.warp), tiles.across)
         self.product = WarpProduct(
             self, self.lane, tiles.height, tiles.width, tiles.terms
         )
-        self.rows, self.terms = self.flat(steps.rows), self.flat(steps.contracted)
-        self.settled_factors: list[str] = []
+        self.rows = self.flat(steps.rows)
 
     def written(self) -> Schedule:
         """Return the schedule with the nest replaced."""
         steps, tiles, schedule = self.steps, self.tiles, self.schedule
-        self.tile = self._declare_shared("tile", (), (tiles.elements, tiles.stride))
-        self.scales = self._declare_factors("scales", tiles.scaling)
-        self.factors = self._declare_factors("factors", steps.late)
+        self.declare_tiles()
         shape = (tiles.elements, tiles.row_stride)
-        self.result = self._declare_shared("result", steps.fan, shape)
+        self.result = self.declare_shared("result", steps.fan, shape)
         self.matrices = {
             name: self._load_matrix(name)
             for name in dict.fromkeys(row[steps.matrix] for row in schedule.rows)
         }
-        row_parts = [self._list_parts(k) for k in range(len(schedule.rows))]
+        row_parts = [self.list_parts(k) for k in range(len(schedule.rows))]
         before = [self._zero_padding()] if tiles.depth > tiles.n_terms else []
         loads: list[str] = []
         if tiles.is_ahead:
             start = self.assign_start(self.first, self.around)
             loads = [
-                *self._load_parts(row_parts[0], start, before),
-                *self.begin_copies(row_parts[0][0], start, before),
+                *self.load_parts(row_parts[0], start, before),
+                *self.begin_copies(row_parts[0], start, before),
             ]
         for k, parts in enumerate(row_parts):
             if not tiles.is_ahead:
-                loads = self._load_parts(parts, self.now, before)
-            settled = self._settle_parts(parts, [*loads, *before])
+                loads = self.load_parts(parts, self.now, before)
+            settled = self.settle_parts(parts, [*loads, *before])
             settled, loads = self._await_tile(row_parts, k, settled)
             before = self._write_row(k, [*settled, *loads])
         self.note_ordered(*self.shared_accesses)
@@ -221,21 +187,21 @@ class _OperatorMma(StagingWriter):
         return schedule.with_kernel(tags=schedule.kernel.tags | tags)
 
     def _await_tile(
-        self, row_parts: Sequence[_RowParts], k: int, settled: list[str]
+        self, row_parts: Sequence[RowParts], k: int, settled: list[str]
     ) -> tuple[list[str], list[str]]:
         """Wait for full tiles; load the next ones before or after the barrier."""
         if not self.has_early_loads:
             settled = [*settled, self.barrier(self.loops, settled)]
         loads: list[str] = []
         if self.tiles.is_ahead:
-            parts, start = self._get_next(row_parts, k)
-            loads = self._load_parts(parts, start, settled)
+            parts, start = self.get_next(row_parts, k)
+            loads = self.load_parts(parts, start, settled)
         if self.has_early_loads:
             # the compiler cannot move the loads past this barrier, into the product
             settled = [*settled, self.barrier(self.loops, [*settled, *loads])]
         if self.tiles.is_ahead:
             # after the barrier, as copies overwrite what was read before it
-            loads += self.begin_copies(parts[0], start, settled)
+            loads += self.begin_copies(parts, start, settled)
         return settled, loads
 
     def _write_row(self, k: int, after: Sequence[str]) -> list[str]:
@@ -254,23 +220,6 @@ class _OperatorMma(StagingWriter):
         )  # fmt: skip
         self.note_shared(stored)
         return before
-
-    def _list_parts(self, k: int) -> _RowParts:
-        """Return the parts of a row that are not yet in shared memory."""
-        rows = self.schedule.rows
-        new_factors = []
-        for factors in (self.scales, self.factors):
-            if factors is None:
-                continue
-            names = [tuple(row[n] for n in factors.positions) for row in rows]
-            # factors that all rows share are loaded with the first row
-            if k == 0 or len({*names}) > 1:
-                new_factors.append((factors, self.stage(names[k])))
-        tiles = self.tiles
-        streamed = self.stage((rows[k][tiles.streamed],), self.steps.gathered)
-        if tiles.is_ahead and self.has_early_loads:
-            streamed = self.with_copies(streamed, tiles.n_shared, tiles.groups)
-        return streamed, new_factors
 
     def _load_matrix(self, name: str) -> tuple[str, str]:
         """Load the right fragments of a matrix to registers; return array and id.
@@ -323,69 +272,6 @@ class _OperatorMma(StagingWriter):
             )
         )  # fmt: skip
 
-    def _get_next(
-        self, row_parts: Sequence[_RowParts], k: int
-    ) -> tuple[_RowParts, TileStart]:
-        """Return the parts of the next row, or of the first row of the next turn."""
-        if k + 1 < len(row_parts):
-            return row_parts[k + 1], self.now
-        first = p.Sum((var(self.now.name), self.tiles.elements))
-        start = self.assign_start(first, self.loops, (self.now.insn_id,))
-        return row_parts[0], start
-
-    def _load_parts(
-        self, row_parts: _RowParts, start: TileStart, before: Collection[str]
-    ) -> list[str]:
-        """Load all of a work-item's parts to registers; it then waits only once."""
-        streamed, factor_parts = row_parts
-        parts = (*(part for _, part in factor_parts), streamed)
-        return [self.load(x, start, before) for x in parts if x.copied is None]
-
-    def _settle_parts(self, row_parts: _RowParts, before: list[str]) -> list[str]:
-        """Move all parts of a row from registers to shared memory."""
-        streamed, factor_parts = row_parts
-        if streamed.copied is not None:
-            wait = partial(await_groups, 0)
-            before = [*before, self.add("wait", wait, self.loops, before)]
-        for factors, part in factor_parts:
-            entries = self.visit(part.slow, part.fast, part.outer, self.now)
-            settled = self.assign(
-                "settle", factors.at(entries.points, entries.points[self.element]),
-                part.at(*map(var, entries.loops)), [*self.loops, *entries.loops],
-                [*entries.after, *before], predicates=entries.inside,
-            )  # fmt: skip
-            self.settled_factors.append(self.note_shared(settled))
-        before = [*before, *self.settled_factors]
-        # another work-item may have loaded the factors of an element
-        if self.scales and any(factors is self.scales for factors, _ in factor_parts):
-            before.append(self.barrier(self.loops, before))
-        return [*before, self._fill(streamed, before)]
-
-    def _fill(self, part: StagedPart, before: Collection[str]) -> str:
-        """Write the scaled streamed operand to the tile."""
-        steps, dealt_out = self.steps, {*part.slow, *part.fast}
-        outer = [i for i in steps.tile if i not in dealt_out]
-        entries = self.visit(part.slow, part.fast, outer, self.now)
-        element = entries.points[self.element]
-        terms: list[Expression] = []
-        # the tile lacks gathered indices: they are summed here
-        for gathered in self._list_values(steps.gathered):
-            points = {**entries.points, **gathered}
-            value = part.at(*(points[i] for i in part.outer), *map(var, entries.steps))
-            if self.scales:
-                value = p.Product((self.scales.at(points, element), value))
-            terms.append(value)
-        return self.note_shared(
-            self.assign(
-                "fill",
-                self.tile[element, self.terms.ravel(entries.points)],
-                _make_sum(terms),
-                [*self.loops, *entries.loops],
-                [*entries.after, *([self.numbered] if part.copied else []), *before],
-                predicates=entries.inside,
-            )
-        )
-
     def _multiply(
         self, matrix: tuple[str, str], filled: Sequence[str]
     ) -> tuple[str, str]:
@@ -431,7 +317,7 @@ class _OperatorMma(StagingWriter):
         )
         points |= self._unravel_row(row)
         terms: list[Expression] = []
-        for late in self._list_values(steps.deferred):
+        for late in self.list_values(steps.deferred):
             # entry [h, e] of the sums of a fragment
             of_fragment = down, across, p.Sum((2 * half, e))
             term = var(acc)[(*(late[i] for i in steps.deferred), *of_fragment)]
@@ -443,37 +329,12 @@ class _OperatorMma(StagingWriter):
         # the result has room for padding rows, so no lane needs a guard
         entry = self._get_result_entry(points, row)
         return self.note_shared(
-            self.assign("share", entry, _make_sum(terms), loops, [summed, *filled])
+            self.assign("share", entry, make_sum(terms), loops, [summed, *filled])
         )
-
-    def _declare_shared(
-        self, stem: str, indices: Names, shape: tuple[int, ...]
-    ) -> Expression:
-        """Declare a shared array with an axis for each index, and axes of ``shape``."""
-        shape = (*map(self.length, indices), *shape)
-        return var(self.array(stem, shape, DOUBLE, is_shared=True))
-
-    def _list_values(self, indices: Sequence[str]) -> Iterator[dict[str, Expression]]:
-        """Yield all combinations of values of indices."""
-        for values in product(*(range(self.length(i)) for i in indices)):
-            yield dict(zip(indices, values, strict=True))
 
     def _get_result_entry(self, points: Point, row: Expression) -> Expression:
         outer = tuple(points[i] for i in (*self.steps.fan, self.element))
         return self.result[(*outer, row)]
-
-    def _declare_factors(
-        self, stem: str, positions: tuple[int, ...]
-    ) -> _Factors | None:
-        """Declare the shared array for a product of operands, if there are any."""
-        if not positions:
-            return None
-        spans = [self.schedule.spans[self.schedule.rows[0][k]] for k in positions]
-        joint = dict.fromkeys(i for span in spans for i in span)
-        indices = tuple(i for i in joint if i != self.element)
-        # elements last: lanes of neighbouring elements read neighbours
-        array = self._declare_shared(stem, indices, (self.tiles.elements,))
-        return _Factors(positions, indices, array)
 
     def _compute_element(self, block: Expression, half: Expression) -> Expression:
         """Return the element of a lane, counted within the tile."""
@@ -488,10 +349,6 @@ class _OperatorMma(StagingWriter):
         tiles = self.tiles
         is_full = tiles.width * tiles.across == tiles.n_rows
         return self.rows.unravel(row if is_full else clamp(row, tiles.n_rows))
-
-
-def _make_sum(terms: Sequence[Expression]) -> Expression:
-    return terms[0] if len(terms) == 1 else p.Sum(tuple(terms))
 
 
 def _find_steps(einsum: BatchedEinsum, element: str) -> OperatorSteps | None:

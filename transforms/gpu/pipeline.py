@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from pymbolic import primitives as p
@@ -38,12 +38,19 @@ from feinsum.transforms.gpu.layouts import (
     UNSWIZZLED,
     Flat,
     Share,
-    Swizzle,
     is_evenly_partitioned,
     partition,
 )
+from feinsum.transforms.gpu.sides import Side
 from feinsum.transforms.gpu.sources import OperandSource, Reads, find_reads, find_source
-from feinsum.transforms.gpu.tiles import GroupWriter, Items, Point, Points
+from feinsum.transforms.gpu.tiles import (
+    GroupWriter,
+    Items,
+    Point,
+    Points,
+    SharedTile,
+    Tiled,
+)
 from feinsum.transforms.primitives.copy_async import (
     VECTOR_BYTES,
     AsyncCopy,
@@ -65,81 +72,6 @@ MIN_COPY_BYTES = 4
 
 Key: TypeAlias = tuple[str, bool]
 """An operand, and whether it is the operand across."""
-
-
-@dataclass(frozen=True)
-class Side:
-    """The output indices of one operand, cut into tiles.
-
-    Attributes:
-        flat: these indices, flattened.
-        group: the iname of the tiles.
-        tile: length of a tile.
-        swizzle: the order of entries in a tile.
-    """
-
-    flat: Flat
-    group: str
-    tile: int
-    swizzle: Swizzle = UNSWIZZLED
-
-    @property
-    def start(self) -> Expression:
-        return self.tile * var(self.group)
-
-
-@dataclass(frozen=True)
-class SharedTile:
-    """The tiles of an operand in shared memory, several at once.
-
-    Attributes:
-        array: name of the shared array, with an axis for the slots.
-        is_deep: whether the summed indices are the last axis.
-        swizzle: the order of entries along the other axis.
-    """
-
-    array: str
-    is_deep: bool
-    swizzle: Swizzle
-
-    def at(self, slot: Expression, deep: Expression, wide: Expression) -> p.Subscript:
-        """Return the entry by its numbers along the sum and in the order of results."""
-        return self._get_entry(slot, deep, self.swizzle.position(wide))
-
-    def loaded(
-        self, slot: Expression, deep: Expression, wide: Expression
-    ) -> p.Subscript:
-        """Return the entry by its numbers along the sum and in the order of loads."""
-        return self._get_entry(slot, deep, self.swizzle.compute_load_position(wide))
-
-    def _get_entry(
-        self, slot: Expression, deep: Expression, wide: Expression
-    ) -> p.Subscript:
-        subscripts = (wide, deep) if self.is_deep else (deep, wide)
-        return var(self.array)[(slot, *subscripts)]
-
-
-@dataclass(frozen=True)
-class Tiled:
-    """An operand in one iteration of the loop over tiles.
-
-    Attributes:
-        tiles: the tiles of the arrays that it reads.
-        slot: the scalar with the slot of the tiles.
-        dtype: dtype of the operand.
-        value: computes the operand from the entries and the number along the sum.
-        is_function: whether that is more than the entry of one tile.
-    """
-
-    tiles: tuple[SharedTile, ...]
-    slot: str
-    dtype: np.dtype[Any]
-    value: Callable[[Sequence[Expression], Expression], Expression]
-    is_function: bool
-
-    def at(self, deep: Expression, wide: Expression) -> Expression:
-        entries = [tile.at(var(self.slot), deep, wide) for tile in self.tiles]
-        return self.value(entries, deep)
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,12 @@ the function is evaluated when the tile is settled.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from pymbolic import primitives as p
@@ -31,11 +32,13 @@ from pymbolic import var
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.fragments import DOUBLE, ZERO
 from feinsum.transforms.gpu.layouts import Share, partition_raggedly
+from feinsum.transforms.gpu.operator_steps import OperatorSteps, OperatorTiles
 from feinsum.transforms.gpu.sources import Reads, find_reads, find_source
 from feinsum.transforms.gpu.tiles import GroupWriter, Point, express_extent
 from feinsum.transforms.primitives import Schedule
 from feinsum.transforms.primitives.copy_async import (
     AsyncCopy,
+    await_groups,
     close_group,
     copy_async,
 )
@@ -126,50 +129,81 @@ class Entries(NamedTuple):
     after: Names
 
 
+class Factors(NamedTuple):
+    """A product of operands for each element, in shared memory.
+
+    Attributes:
+        positions: positions of the operands.
+        indices: their indices, except for the element.
+        array: the shared array.
+    """
+
+    positions: tuple[int, ...]
+    indices: Names
+    array: Expression
+
+    def at(self, points: Point, element: Expression) -> Expression:
+        return self.array[(*(points[i] for i in self.indices), element)]
+
+
+RowParts: TypeAlias = tuple[StagedPart, list[tuple[Factors, StagedPart]]]
+"""The staged part of the streamed operand, and those of factors to be loaded."""
+
+
 class StagingWriter(GroupWriter):
-    """Writes the turns of groups of warps, and loads of their tiles.
+    """Writes the turns of groups of warps, and the loads of their tiles.
 
     Args:
-        n_turns: tiles of a group.
-        n_warps: warps of a group.
+        has_early_loads: whether loads stay before the barrier that follows them.
 
     Attributes:
         around: loops over the groups and their work-items.
         loops: the same, and the loop over turns.
         first: the first element of a group.
         now: the start of the tile of a turn.
-        shared_accesses: ids of the statements that read or write shared memory.
+        shared_accesses: ids of the statements that read or write shared memory, for
+            which barriers are written.
     """
 
     def __init__(
         self,
         schedule: Schedule,
-        element: str,
-        n_elements: int,
-        n_turns: int,
-        n_warps: int,
+        steps: OperatorSteps,
+        tiles: OperatorTiles,
+        *,
+        has_early_loads: bool,
     ) -> None:
-        super().__init__(schedule, element, n_elements)
-        self.extent = schedule.extents[element]
-        of_group = n_elements * n_turns
+        super().__init__(schedule, steps.element, tiles.elements)
+        self.steps, self.tiles, self.has_early_loads = steps, tiles, has_early_loads
+        self.extent = schedule.extents[steps.element]
+        of_group, of_tile = tiles.elements * tiles.turns, tiles.elements
         group = self.loop("group", f"{of_group}*{{}} < {self.extent}", tag="g.0")
-        self.warp = self.loop("warp", size=n_warps, tag="l.1")
+        self.warp = self.loop("warp", size=tiles.n_warps, tag="l.1")
         self.lane = self.loop("lane", size=WARP, tag="l.0")
         self.around = (group, self.warp, self.lane)
         # the last group may have fewer turns, and its last tile fewer elements
-        within = f"{of_group}*{group} + {n_elements}*{{}} < {self.extent}"
-        turn = self.loop("turn", within, size=n_turns)
+        within = f"{of_group}*{group} + {of_tile}*{{}} < {self.extent}"
+        turn = self.loop("turn", within, size=tiles.turns)
         self.loops = (*self.around, turn)
         self.first = of_group * var(group)
-        start = p.Sum((self.first, n_elements * var(turn)))
+        start = p.Sum((self.first, of_tile * var(turn)))
         self.now = self.assign_start(start, self.loops)
         number = p.Sum((var(self.lane), WARP * var(self.warp)))
         self.item, self.numbered = self.scalar("number", number, self.around)
-        self.n_items = WARP * n_warps
+        self.n_items = WARP * tiles.n_warps
+        self.terms = self.flat(steps.contracted)
         self.shared_accesses: list[str] = []
+        self.settled_factors: list[str] = []
         self._partitions: dict[tuple[int, int], tuple[list[Share], Names]] = {}
         self._left: dict[tuple[Expression, str], tuple[str, str]] = {}
         self._copies: dict[tuple[tuple[int, ...], int], Names] = {}
+
+    def declare_tiles(self) -> None:
+        """Declare the shared arrays of a tile and of its factors."""
+        tiles = self.tiles
+        self.tile = self.declare_shared("tile", (), (tiles.elements, tiles.stride))
+        self.scales = self._declare_factors("scales", tiles.scaling)
+        self.factors = self._declare_factors("factors", self.steps.late)
 
     @property
     def has_copies(self) -> bool:
@@ -187,14 +221,10 @@ class StagingWriter(GroupWriter):
         """Assign the first element of a tile to a scalar."""
         return TileStart(loops, *self.scalar("start", value, loops, after))
 
-    def stage(self, operands: Names, outside: Names = ()) -> StagedPart:
+    def _stage(self, operands: Names, outside: Names = ()) -> StagedPart:
         """Distribute elements, and the indices after the element, to work-items.
 
         If the element is the last index, the indices before it are distributed instead.
-
-        Args:
-            operands: the operands whose product is staged.
-            outside: indices of unrolled loops around all others.
         """
         spans = [self.schedule.spans[name] for name in operands]
         # the order of the largest operand: its reads should be contiguous
@@ -216,25 +246,22 @@ class StagingWriter(GroupWriter):
         array = self.array("ahead", (*map(self.length, outer), *steps), DOUBLE)
         return StagedPart(operands, outer, slow, fast, array)
 
-    def with_copies(self, part: StagedPart, n_shared: int, n_groups: int) -> StagedPart:
+    def _with_copies(self, part: StagedPart) -> StagedPart:
         """Copy the entries that a function reads, to evaluate it when it is settled.
 
         The evaluation at a load would wait for it, and so keep it from overlapping with
         the product. Copies take no registers.
-
-        Args:
-            part: the part, of a single operand.
-            n_shared: numbers of a group in shared memory without the copies.
-            n_groups: groups that must fit a multiprocessor.
         """
+        tiles = self.tiles
         (operand,) = part.operands
         reads = find_reads(self.schedule, operand)
-        if reads is None or find_source(self.schedule, operand) is not None:
+        is_plain = find_source(self.schedule, operand) is not None
+        if reads is None or is_plain or not (tiles.is_ahead and self.has_early_loads):
             return part
         shape = (*self._arrays[part.array].shape, self.n_items)
-        n_bytes = 8 * (n_shared + prod(shape) * len(reads.sources))
+        n_bytes = 8 * (tiles.n_shared + prod(shape) * len(reads.sources))
         # two groups are enough to wait for copies and barriers in turns
-        if min(n_groups, 2) * n_bytes > h.SHARED_BYTES_SM80:
+        if min(tiles.groups, 2) * n_bytes > h.SHARED_BYTES_SM80:
             return part
         del self._arrays[part.array]
         # the rows of a batch are copied one after another
@@ -308,7 +335,7 @@ class StagingWriter(GroupWriter):
             )
         return self._partitions[key]
 
-    def load(self, part: StagedPart, start: TileStart, before: Collection[str]) -> str:
+    def _load(self, part: StagedPart, start: TileStart, before: Collection[str]) -> str:
         """Load a work-item's entries to registers; zero beyond the last element."""
         entries = self.visit(part.slow, part.fast, part.outer, start)
         value = multiply_rules(self.schedule, part.operands, entries.points_of_all)
@@ -320,9 +347,10 @@ class StagingWriter(GroupWriter):
         )  # fmt: skip
 
     def begin_copies(
-        self, part: StagedPart, start: TileStart, before: Collection[str]
+        self, row_parts: RowParts, start: TileStart, before: Collection[str]
     ) -> list[str]:
-        """Begin to copy what a function reads, if it is evaluated later."""
+        """Begin to copy what the function of a row reads, if it is evaluated later."""
+        part, _ = row_parts
         if part.copied is None:
             return []
         entries = self.visit(part.slow, part.fast, part.outer, start)
@@ -344,3 +372,107 @@ class StagingWriter(GroupWriter):
             build, ids = partial(copy_async, copy), (counted, target_id, origin_id)
             begun.append(self.note_shared(self.add("copy", build, inside, ids)))
         return [*begun, self.add("close", close_group, start.loops, begun)]
+
+    def list_parts(self, k: int) -> RowParts:
+        """Return the parts of a row that are not yet in shared memory."""
+        rows = self.schedule.rows
+        new_factors = []
+        for factors in (self.scales, self.factors):
+            if factors is None:
+                continue
+            names = [tuple(row[n] for n in factors.positions) for row in rows]
+            # factors that all rows share are loaded with the first row
+            if k == 0 or len({*names}) > 1:
+                new_factors.append((factors, self._stage(names[k])))
+        streamed = self._stage((rows[k][self.tiles.streamed],), self.steps.gathered)
+        return self._with_copies(streamed), new_factors
+
+    def load_parts(
+        self, row_parts: RowParts, start: TileStart, before: Collection[str]
+    ) -> list[str]:
+        """Load all of a work-item's parts to registers; it then waits only once."""
+        streamed, factor_parts = row_parts
+        parts = (*(part for _, part in factor_parts), streamed)
+        return [self._load(x, start, before) for x in parts if x.copied is None]
+
+    def get_next(
+        self, row_parts: Sequence[RowParts], k: int
+    ) -> tuple[RowParts, TileStart]:
+        """Return the parts of the next row, or of the first row of the next turn."""
+        if k + 1 < len(row_parts):
+            return row_parts[k + 1], self.now
+        first = p.Sum((var(self.now.name), self.tiles.elements))
+        start = self.assign_start(first, self.loops, (self.now.insn_id,))
+        return row_parts[0], start
+
+    def settle_parts(self, row_parts: RowParts, before: list[str]) -> list[str]:
+        """Move all parts of a row from registers to shared memory."""
+        streamed, factor_parts = row_parts
+        if streamed.copied is not None:
+            wait = partial(await_groups, 0)
+            before = [*before, self.add("wait", wait, self.loops, before)]
+        for factors, part in factor_parts:
+            entries = self.visit(part.slow, part.fast, part.outer, self.now)
+            settled = self.assign(
+                "settle", factors.at(entries.points, entries.points[self.element]),
+                part.at(*map(var, entries.loops)), [*self.loops, *entries.loops],
+                [*entries.after, *before], predicates=entries.inside,
+            )  # fmt: skip
+            self.settled_factors.append(self.note_shared(settled))
+        before = [*before, *self.settled_factors]
+        # another work-item may have loaded the factors of an element
+        if self.scales and any(factors is self.scales for factors, _ in factor_parts):
+            before.append(self.barrier(self.loops, before))
+        return [*before, self._fill(streamed, before)]
+
+    def _fill(self, part: StagedPart, before: Collection[str]) -> str:
+        """Write the scaled streamed operand to the tile."""
+        steps, dealt_out = self.steps, {*part.slow, *part.fast}
+        outer = [i for i in steps.tile if i not in dealt_out]
+        entries = self.visit(part.slow, part.fast, outer, self.now)
+        element = entries.points[self.element]
+        terms: list[Expression] = []
+        # the tile lacks gathered indices: they are summed here
+        for gathered in self.list_values(steps.gathered):
+            points = {**entries.points, **gathered}
+            value = part.at(*(points[i] for i in part.outer), *map(var, entries.steps))
+            if self.scales:
+                value = p.Product((self.scales.at(points, element), value))
+            terms.append(value)
+        return self.note_shared(
+            self.assign(
+                "fill",
+                self.tile[element, self.terms.ravel(entries.points)],
+                make_sum(terms),
+                [*self.loops, *entries.loops],
+                [*entries.after, *([self.numbered] if part.copied else []), *before],
+                predicates=entries.inside,
+            )
+        )
+
+    def declare_shared(
+        self, stem: str, indices: Names, shape: tuple[int, ...]
+    ) -> Expression:
+        """Declare a shared array with an axis for each index, and axes of ``shape``."""
+        shape = (*map(self.length, indices), *shape)
+        return var(self.array(stem, shape, DOUBLE, is_shared=True))
+
+    def list_values(self, indices: Sequence[str]) -> Iterator[dict[str, Expression]]:
+        """Yield all combinations of values of indices."""
+        for values in product(*(range(self.length(i)) for i in indices)):
+            yield dict(zip(indices, values, strict=True))
+
+    def _declare_factors(self, stem: str, positions: tuple[int, ...]) -> Factors | None:
+        """Declare the shared array for a product of operands, if there are any."""
+        if not positions:
+            return None
+        spans = [self.schedule.spans[self.schedule.rows[0][k]] for k in positions]
+        joint = dict.fromkeys(i for span in spans for i in span)
+        indices = tuple(i for i in joint if i != self.element)
+        # elements last: lanes of neighbouring elements read neighbours
+        array = self.declare_shared(stem, indices, (self.tiles.elements,))
+        return Factors(positions, indices, array)
+
+
+def make_sum(terms: Sequence[Expression]) -> Expression:
+    return terms[0] if len(terms) == 1 else p.Sum(tuple(terms))

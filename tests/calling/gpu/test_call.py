@@ -15,7 +15,7 @@ import pytest
 import feinsum
 from feinsum.calling import predicted
 from feinsum.calling.einsum_call import parse_call
-from feinsum.calling.gpu import building, contenders
+from feinsum.calling.gpu import building
 from feinsum.calling.gpu.cached import CachedCalls
 from feinsum.calling.gpu.flat import flatten_call
 from feinsum.calling.gpu.site import Site
@@ -561,7 +561,7 @@ def test_a_contender_that_costs_the_gpu_is_left_out_later(
     kernel = next(building.list_kernel_contenders(parsed, site)).make()
     monkeypatch.setattr(type(opened.session), "timed", lose_gpu)
     with pytest.raises(DeviceLostError):
-        contenders._time_call(flatten_call(kernel, opened, arrays), site)
+        building._time_call(flatten_call(kernel, opened, arrays), site)
     assert is_faulty(kernel.parsed.einsum, kernel.kernel.spec, opened)
 
 
@@ -578,7 +578,7 @@ def test_all_kernels_of_a_contender_are_left_out_later(stand_in, monkeypatch, tm
     made = steps.make()
     monkeypatch.setattr(type(opened.session), "timed", lose_gpu)
     with pytest.raises(DeviceLostError):
-        contenders._time_call(flatten_call(made, opened, arrays), site)
+        building._time_call(flatten_call(made, opened, arrays), site)
     parts = [one.origin for _, one in made.steps]
     assert len(parts) == 2
     for kernel in parts:
