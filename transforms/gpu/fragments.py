@@ -78,14 +78,12 @@ from feinsum.transforms.primitives.load_blocks import (
     N_BLOCKS,
     SIDE,
     BlockLoad,
-    load_blocks,
 )
 from feinsum.transforms.primitives.multiply_fragments import (
     COLUMNS,
     ROWS,
     WARP,
     FragmentProduct,
-    multiply_fragments,
 )
 from feinsum.transforms.primitives.schedule import Expression, Names
 
@@ -292,10 +290,8 @@ class WarpProduct:
         product = FragmentProduct(
             self.terms, (sums[0], at_sums), (left, at_left), (right[0], at_right)
         )
-        return writer.add(
-            "multiply", partial(multiply_fragments, product), loops,
-            [*after, *(insn_id for _, insn_id in offsets)],
-        )  # fmt: skip
+        before = [*after, *(insn_id for _, insn_id in offsets)]
+        return writer.state("multiply", product, loops, before)
 
 
 @dataclass(frozen=True)
@@ -364,7 +360,5 @@ class HalfWarpProduct(WarpProduct):
             shared.at(var(tile.slot), deep, wide), inside, after
         )
         load = BlockLoad(not shared.is_deep, (array, target), (shared.array, source))
-        build = partial(load_blocks, load)
-        return array, writer.add(
-            "fragment", build, inside, (*after, target_id, source_id)
-        )
+        before = (*after, target_id, source_id)
+        return array, writer.state("fragment", load, inside, before)

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -54,9 +53,8 @@ from feinsum.transforms.gpu.tiles import (
 from feinsum.transforms.primitives.copy_async import (
     VECTOR_BYTES,
     AsyncCopy,
-    await_groups,
-    close_group,
-    copy_async,
+    AwaitGroups,
+    CloseGroup,
 )
 from feinsum.transforms.primitives.schedule import Expression, Names
 
@@ -189,8 +187,7 @@ class TileLoop:
         before = [*closed, set_now, set_slot]
         if any(load.source is not None for load in loads):
             # stages - 1 tiles are in flight; the oldest has to be complete
-            wait = partial(await_groups, self.stages - 2)
-            before = [writer.add("wait", wait, loops, before)]
+            before = [writer.state("wait", AwaitGroups(self.stages - 2), loops, before)]
         # after this barrier, no work-item reads the previous tile, whose slot is filled
         # next
         barrier = (writer.barrier(loops, before), set_now, set_slot)
@@ -341,7 +338,7 @@ class TileLoop:
         """Close a group of the copies of a tile, so that the loop can wait for it."""
         if not self.is_copied:
             return begun
-        return [self.writer.add("close", close_group, loops, begun), *begun]
+        return [self.writer.state("close", CloseGroup(), loops, begun), *begun]
 
     def _load_tile(
         self,
@@ -432,9 +429,7 @@ class TileLoop:
         copy = AsyncCopy(
             load.lanes, (load.tile.array, target), (source.array, origin), n_copied
         )
-        begun = writer.add(
-            "copy", partial(copy_async, copy), loops, (target_id, origin_id, inside_id)
-        )
+        begun = writer.state("copy", copy, loops, (target_id, origin_id, inside_id))
         writer.note_apart(begun)
         return begun
 

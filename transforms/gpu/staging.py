@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from math import prod
 from typing import NamedTuple, TypeAlias
@@ -38,9 +37,8 @@ from feinsum.transforms.gpu.tiles import GroupWriter, Point, express_extent
 from feinsum.transforms.primitives import Schedule
 from feinsum.transforms.primitives.copy_async import (
     AsyncCopy,
-    await_groups,
-    close_group,
-    copy_async,
+    AwaitGroups,
+    CloseGroup,
 )
 from feinsum.transforms.primitives.multiply_fragments import WARP
 from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
@@ -369,9 +367,9 @@ class StagingWriter(GroupWriter):
             copy = AsyncCopy(
                 1, (entry.aggregate.name, target), (source.array, origin), n_copied
             )
-            build, ids = partial(copy_async, copy), (counted, target_id, origin_id)
-            begun.append(self.note_shared(self.add("copy", build, inside, ids)))
-        return [*begun, self.add("close", close_group, start.loops, begun)]
+            ids = (counted, target_id, origin_id)
+            begun.append(self.note_shared(self.state("copy", copy, inside, ids)))
+        return [*begun, self.state("close", CloseGroup(), start.loops, begun)]
 
     def list_parts(self, k: int) -> RowParts:
         """Return the parts of a row that are not yet in shared memory."""
@@ -409,8 +407,7 @@ class StagingWriter(GroupWriter):
         """Move all parts of a row from registers to shared memory."""
         streamed, factor_parts = row_parts
         if streamed.copied is not None:
-            wait = partial(await_groups, 0)
-            before = [*before, self.add("wait", wait, self.loops, before)]
+            before = [*before, self.state("wait", AwaitGroups(0), self.loops, before)]
         for factors, part in factor_parts:
             entries = self.visit(part.slow, part.fast, part.outer, self.now)
             settled = self.assign(
