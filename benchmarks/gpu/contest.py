@@ -1,10 +1,8 @@
 """Times the kernels of a contest and their rivals on a GPU, in turns.
 
 ``python -m benchmarks.gpu.contest FOLDER --out FILE`` needs numpy and CuPy, and JAX and
-torch to compare with, but nothing of feinsum. Several processes prepare entries, and a
-crash costs one entry. When all are prepared, or most of the time is over, one process
-after the other times its entries. Entries with results are skipped, so the same command
-resumes an interrupted run. All arrays are on the GPU before anything is timed.
+torch to compare with, but nothing of feinsum. See :mod:`benchmarks.gpu.race`. All
+arrays are on the GPU before anything is timed.
 
 In its turn, a contender is called for some milliseconds, and only the last call is
 waited for: the host's work counts if it takes longer than the GPU's. ``device_s`` is
@@ -16,20 +14,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
-import subprocess
 import sys
-import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.gpu import report
 from benchmarks.gpu.bundle import runner
-from benchmarks.gpu.meeting import PATIENCE_S, TIMING_SHARE, Meeting
+from benchmarks.gpu.race import Race, make_parser
 from benchmarks.gpu.rivals import COMPILED, RIVALS, Call, list_versions, seconds_of
 
 PREFIX = "given_"
@@ -39,109 +31,25 @@ TURN_S = 4e-3
 """For which a contender is called in its turn, and once at least."""
 N_TIMED = 5
 """Runs of each of our kernels, to choose the fastest."""
-MOST_STARTS = 3
-"""Of an entry: if its process crashed, or was killed, so often, it is given up."""
 
 
 def main() -> int:
     options = _options()
     bundle = json.loads((options.folder / "bundle.json").read_text())
     bundle["workloads"] = bundle["workloads"][: options.first]
-    if options.worker is not None:
-        work(bundle, options)
-        return 0
-    options.end = time.time() + options.budget
-    with (
-        TemporaryDirectory() as options.meeting,
-        ThreadPoolExecutor(options.jobs) as pool,
-    ):
-        list(pool.map(lambda k: supervise(bundle, k, options), range(options.jobs)))
-    print(report.summary(report.read(options.out)))
-    return 1 if missing(bundle, options) else 0
-
-
-def supervise(bundle: Any, k: int, options: argparse.Namespace) -> None:
-    """Run a process for every ``jobs``-th entry, and another one after a crash."""
-    try:
-        _run_processes(bundle, k, options)
-    finally:
-        Meeting(Path(options.meeting)).arrive(k)
-
-
-def _run_processes(bundle: Any, k: int, options: argparse.Namespace) -> None:
-    options = argparse.Namespace(**{**vars(options), "worker": k})
-    command = [sys.executable, "-m", "benchmarks.gpu.contest", options.folder,
-               "--worker", k, "--jobs", options.jobs, "--out", options.out,
-               "--end", options.end, "--budget", options.budget,
-               "--meeting", options.meeting]  # fmt: skip
-    command += ["--first", options.first] if options.first else []
-    command += [x for rival in options.without for x in ("--without", rival)]
-    while missing(bundle, options) and time.time() < options.end:
-        left, n_lines = options.end - time.time(), len(lines_of(bundle, options))
-        try:
-            subprocess.run(list(map(str, command)), timeout=left + 10, check=False)
-        except subprocess.TimeoutExpired:
-            lines = lines_of(bundle, options)
-            if lines and not {"seconds", "is_cut"} & {*lines[-1]}:
-                cut = {"name": lines[-1]["name"], "is_cut": True}
-                report.append(options.out, cut)
-            return
-        if len(lines_of(bundle, options)) == n_lines:
-            return  # it ends before it starts an entry, and so will the next
-
-
-def missing(bundle: Any, options: argparse.Namespace) -> list[int]:
-    """The entries without a result, of one process or of all."""
-    lines = lines_of(bundle, options)
-    done = {line["name"] for line in lines if "seconds" in line}
-    starts: Counter[str] = Counter()
-    for line in lines:
-        if "seconds" not in line:
-            starts[line["name"]] += -1 if "is_cut" in line else 1
-    done |= {name for name, n in starts.items() if n >= MOST_STARTS}
-    own = entries_of(bundle, options)
-    return [k for k in own if bundle["workloads"][k]["name"] not in done]
-
-
-def entries_of(bundle: Any, options: argparse.Namespace) -> range:
-    """The entries of one process, or of all."""
-    entries = range(len(bundle["workloads"]))
-    worker = options.worker
-    return entries if worker is None else entries[worker :: options.jobs]
-
-
-def lines_of(bundle: Any, options: argparse.Namespace) -> list[Any]:
-    """The lines of these entries in the file of results."""
-    names = {bundle["workloads"][k]["name"] for k in entries_of(bundle, options)}
-    return [line for line in report.read(options.out) if line["name"] in names]
-
-
-def work(bundle: Any, options: argparse.Namespace) -> None:
-    """Prepare the entries of this process, wait for the others, and time all."""
-    meeting, building_end = Meeting(Path(options.meeting)), options.end
-    building_end -= TIMING_SHARE * options.budget
+    names = [workload["name"] for workload in bundle["workloads"]]
+    race = Race("benchmarks.gpu.contest", names, options)
+    if options.worker is None:
+        return race.run()
     gpu = runner.Gpu(bundle, options.folder, Path(options.out))
     _autotune_in_turns(gpu)
     _warm_up(gpu, [name for name in RIVALS if name not in options.without])
-    prepared = []
-    for k in missing(bundle, options):
-        if time.time() > building_end:
-            break
-        name = {"name": bundle["workloads"][k]["name"]}
-        report.append(options.out, name)
-        prepared.append(prepare(gpu, bundle, k, options))
-        # a later crash is not that of this entry
-        report.append(options.out, {**name, "is_cut": True})
-        _free(gpu)
-    meeting.arrive(options.worker)
-    meeting.wait(options.jobs, building_end + PATIENCE_S)
-    for calls, found in prepared:
-        if time.time() > options.end:
-            return
-        report.append(options.out, {"name": found["name"]})
-        with gpu.turn():
-            found["seconds"] = timed(calls)
-        report.append(options.out, found)
+    race.work(
+        lambda k: prepare(gpu, bundle, k, options),
+        lambda calls: {"seconds": timed(calls)},
+        gpu.turn,
+    )
+    return 0
 
 
 def _warm_up(gpu: Any, rivals: Iterable[str]) -> None:
@@ -203,6 +111,7 @@ def prepare(
         report.append(options.out, {**found, "seconds": {}})
         raise
     calls |= _rivals(gpu, workload, case, options.without, found)
+    _free(gpu)
     return calls, found
 
 
@@ -310,16 +219,10 @@ def _host(result: Any) -> Any:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser = make_parser(__doc__, budget=300.0)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--budget", type=float, default=300.0)
-    parser.add_argument("--out", required=True)
     parser.add_argument("--first", type=int, help="so many entries; by default all")
     parser.add_argument("--without", action="append", default=[], choices=RIVALS)
-    parser.add_argument("--jobs", type=int, default=min(12, os.cpu_count() or 1))
-    parser.add_argument("--worker", type=int)
-    parser.add_argument("--end", type=float)
-    parser.add_argument("--meeting", help="a folder")
     return parser.parse_args()
 
 

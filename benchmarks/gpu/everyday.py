@@ -1,10 +1,8 @@
 """Calls on arrays of a GPU, untuned, and of rivals: everyday ones, and of halves.
 
 ``python -m benchmarks.gpu.everyday --out FILE`` needs feinsum, CuPy, JAX and torch on
-the machine with the GPU. Several processes build calls, the smallest entries first.
-Then one at a time has the machine for timing, and writes a line for each entry. Entries
-with a line are skipped, so the same command resumes an interrupted run. Exit codes: 0
-if all entries have a line, 1 if a process failed or the time ran out.
+the machine with the GPU. See :mod:`benchmarks.gpu.race`; the smallest entries come
+first.
 
 Contenders are timed in turns: one call that is waited for, and several calls in a row,
 of which only the last one is.
@@ -14,14 +12,9 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
-import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,10 +22,10 @@ import numpy as np
 import feinsum
 from benchmarks.experiments.entries import Entry, everyday, halves
 from benchmarks.gpu import report
-from benchmarks.gpu.meeting import PATIENCE_S, TIMING_SHARE, Meeting
+from benchmarks.gpu.race import Prepared, Race, make_parser
 from benchmarks.gpu.report import OURS
 from benchmarks.gpu.rivals import COMPILED, RIVALS, Call, list_versions, seconds_of
-from feinsum.calling.gpu import contenders
+from feinsum.calling.gpu import building
 from feinsum.calling.kernel_cache import Calls
 from feinsum.dtypes import is_half, is_inexact
 from feinsum.errors import DeviceLostError
@@ -50,105 +43,35 @@ LONG_S = 0.02
 def main() -> int:
     options = _options()
     load_cupy()
-    if options.worker is not None:
-        work(options)
-        return 0
-    with TemporaryDirectory() as folder:
-        has_failed = not run_workers(options, folder)
-    print(report.summary(report.read(options.out)))
-    n_left = len(entries_left(options.out, options.sizes))
-    if n_left:
-        print(f"{n_left} entries are left; run it again to resume", file=sys.stderr)
-    return int(has_failed or n_left > 0)
+    entries = list_entries(options.sizes)
+    race = Race("benchmarks.gpu.everyday", [*map(_name, entries)], options)
+    if options.worker is None:
+        return race.run()
+    messages, store = _messages(), InMemoryStore()
+    _choose_in_turns(race)
+    rivals = [name for name in RIVALS if options.compiled or name != COMPILED]
 
-
-def run_workers(options: argparse.Namespace, folder: str) -> bool:
-    """Whether all processes ended well."""
-    end = time.time() + options.budget
-    command = [sys.executable, "-m", "benchmarks.gpu.everyday", *sys.argv[1:],
-               "--end", str(end), "--meeting", folder, "--worker"]  # fmt: skip
-    workers = [subprocess.Popen([*command, str(k)]) for k in range(options.jobs)]
-    return have_ended(workers, end + PATIENCE_S)
-
-
-def have_ended(workers: Sequence[subprocess.Popen[bytes]], limit: float) -> bool:
-    """Wait for processes, and kill them at the limit; whether all ended well."""
-    for worker in workers:
-        try:
-            worker.wait(max(limit - time.time(), 0.1))
-        except subprocess.TimeoutExpired:
-            worker.kill()
-    codes = [worker.wait() for worker in workers]
-    return not any(codes)
-
-
-def work(options: argparse.Namespace) -> None:
-    """One process's share of the entries: build all, wait for the others, time all."""
-    meeting = Meeting(options.meeting)
-    _choose_in_turns(meeting)
-    messages = _messages()
-    names = [name for name in RIVALS if options.compiled or name != COMPILED]
-    building_end = options.end - TIMING_SHARE * options.budget
-    store, built = InMemoryStore(), []
-    share = options.worker, options.jobs
-    for entry in entries_left(options.out, options.sizes, *share):
-        if time.time() > building_end:
-            break
+    def prepare(k: int) -> Prepared:
         messages.clear()
+        name = {"name": _name(entries[k])}
         try:
-            with _noted(options.out, {"name": _name(entry)}):
-                calls, found = prepared(entry, store, names)
-        except DeviceLostError:
+            calls, found = prepared(entries[k], store, rivals)
+        except DeviceLostError as error:
+            report.append(options.out, {**name, "failed": [f"{error!r:.300}"]})
             raise
-        except Exception:  # noqa: BLE001  (it has a line, and others can be built)
-            continue
+        except Exception as error:  # noqa: BLE001  (others can be built)
+            return {}, {**name, "failed": [f"{error!r:.300}"]}
         load_cupy().get_default_memory_pool().free_all_blocks()
-        built.append((calls, {**found, "messages": [*messages]}))
-    meeting.arrive(options.worker)
-    meeting.wait(options.jobs, building_end + PATIENCE_S)
-    time_all(built, options.out, meeting, options.end)
+        return calls, {**found, "messages": [*messages]}
+
+    race.work(prepare, timed, race.alone)
+    return 0
 
 
-def time_all(
-    built: Sequence[tuple[Any, Any]], path: str, meeting: Meeting, end: float
-) -> None:
-    """Write a line for each entry whose calls failed, or are timed before the end.
-
-    The others have none, so a resumed run takes them.
-    """
-    for calls, found in built:
-        if calls and time.time() > end:
-            continue
-        if calls:
-            with _noted(path, found), meeting.alone():
-                found["one_s"], found["seconds"] = timed(calls)
-        report.append(path, found)
-
-
-@contextmanager
-def _noted(path: str, found: Mapping[str, Any]) -> Iterator[None]:
-    """Write a line for an entry whose error ends this process.
-
-    Without one, a resumed run would end there, too.
-    """
-    try:
-        yield
-    except Exception as error:
-        report.append(path, {**found, "failed": [f"{error!r:.300}"]})
-        raise
-
-
-def entries_left(
-    path: str, sizes: Collection[str], worker: int = 0, jobs: int = 1
-) -> list[Entry]:
-    """The entries without a line, of one of several processes: the smallest ones first.
-
-    What belongs to which process does not depend on the file, to which others write.
-    """
-    done = {line["name"] for line in report.read(path)}
+def list_entries(sizes: Collection[str]) -> list[Entry]:
+    """The entries of these groups, the smallest ones first."""
     entries = [e for e in (*everyday(), *halves()) if e.group in sizes]
-    entries.sort(key=lambda entry: entry.footprint_bytes)
-    return [entry for entry in entries[worker::jobs] if _name(entry) not in done]
+    return sorted(entries, key=lambda entry: entry.footprint_bytes)
 
 
 class _Messages(logging.Handler):
@@ -165,18 +88,18 @@ class _Messages(logging.Handler):
 def _messages() -> list[str]:
     """Grows with what is logged while calls are built."""
     messages: list[str] = []
-    logger = logging.getLogger(contenders.__name__)
+    logger = logging.getLogger(building.__name__)
     logger.setLevel(logging.DEBUG)
     logger.addHandler(_Messages(messages))
     return messages
 
 
-def _choose_in_turns(meeting: Meeting) -> None:
+def _choose_in_turns(race: Race) -> None:
     """Let our calls choose among contenders while nothing else is timed."""
     timed = CupySession.timed
 
     def alone(session: CupySession, run: Any, stream: Any = None) -> float:
-        with meeting.alone():
+        with race.alone():
             return timed(session, run, stream)
 
     CupySession.timed = alone  # type: ignore[method-assign]
@@ -311,32 +234,23 @@ def _rival_calls(
     return calls
 
 
-Samples = dict[str, list[float]]
-
-
-def timed(calls: Mapping[str, Call]) -> tuple[Samples, Samples]:
+def timed(calls: Mapping[str, Call]) -> dict[str, dict[str, list[float]]]:
     """Seconds of a single call that is waited for, and of each of several in a row."""
-    one: Samples = {name: [] for name in calls}
-    row: Samples = {name: [] for name in calls}
+    one: dict[str, list[float]] = {name: [] for name in calls}
+    row: dict[str, list[float]] = {name: [] for name in calls}
     longest = max(seconds_of(call, 1) for call in calls.values())
     for _ in range(3 if longest > LONG_S else ROUNDS):
         for name, call in calls.items():
             one[name].append(seconds_of(call, 1))
             row[name].append(seconds_of(call, N_IN_A_ROW))
-    return one, row
+    return {"one_s": one, "seconds": row}
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--budget", type=float, default=90.0)
-    parser.add_argument("--out", required=True)
+    parser = make_parser(__doc__, budget=90.0)
     parser.add_argument("--sizes", nargs="+", default=["large"])
     parser.add_argument("--compiled", action="store_true",
                         help="torch.compile, too: seconds per entry")  # fmt: skip
-    parser.add_argument("--jobs", type=int, default=min(12, os.cpu_count() or 1))
-    parser.add_argument("--worker", type=int)
-    parser.add_argument("--end", type=float)
-    parser.add_argument("--meeting", type=Path)
     return parser.parse_args()
 
 

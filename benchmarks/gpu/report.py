@@ -85,6 +85,11 @@ def read_all(folder: Path) -> Iterable[Any]:
     return chain.from_iterable(read(folder / name) for name in FILES)
 
 
+def is_result(line: Mapping[str, Any]) -> bool:
+    """Whether nothing more is to be expected of the line's entry."""
+    return bool({"seconds", "failed"} & {*line})
+
+
 def append(path: str | Path, line: Mapping[str, Any]) -> None:
     """Add a line to a file of results, and write the table of its folder."""
     with Path(path).open("a") as file:
@@ -177,7 +182,7 @@ def failures(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     refused = Counter(
         pair for line in lines for pair in line.get("refused", {}).items()
     )
-    done = {line["name"] for line in lines if {"seconds", "failed"} & {*line}}
+    done = {line["name"] for line in lines if is_result(line)}
     starts = Counter(
         line["name"]
         for line in lines

@@ -44,7 +44,6 @@ STEP_S = 30
 DEVICE = "cuda"
 
 STEPS: list[tuple[str, Callable[[], str]]] = []
-RNG = np.random.default_rng(0)
 DATABASE = InMemoryStore()
 """Without facts."""
 
@@ -122,26 +121,32 @@ def check(found: Any, expected: np.ndarray[Any, Any], tolerance: float = 1e-10) 
 def arrays_for(
     shapes: list[tuple[int, ...]], dtype: type = np.float64
 ) -> list[np.ndarray[Any, Any]]:
-    return [RNG.random(shape).astype(dtype) for shape in shapes]
+    rng = np.random.default_rng(0)
+    return [rng.random(shape).astype(dtype) for shape in shapes]
 
 
-def checked_call(library: Library, case: str, dtype: type = np.float64) -> str:
-    """Three calls, whose results are numpy's and arrays of the library.
-
-    A library answers the first call, and the second one builds a kernel.
-    """
+def call_case(
+    library: Library, case: str, dtype: type = np.float64, **options: Any
+) -> tuple[float, Any]:
+    """Milliseconds of a call, and its result, which is numpy's."""
     subscripts, shapes = CASES[case]
     hosts = arrays_for(shapes, dtype)
     operands = [library.put(host) for host in hosts]
+    start = perf_counter()
+    result = feinsum.call_einsum(subscripts, *operands, **options)
+    elapsed_s = perf_counter() - start
     expected = np.einsum(subscripts, *hosts, optimize=True)
-    times = []
-    for _ in range(3):
-        start = perf_counter()
-        result = feinsum.call_einsum(subscripts, *operands, database=DATABASE)
-        times.append(perf_counter() - start)
-        check(library.get(result), expected, 1e-10 if dtype is np.float64 else 1e-4)
-        assert type(result) is type(operands[0]), f"the result is a {type(result)}"
-    return "calls of " + ", ".join(f"{1e3 * s:.1f}" for s in times) + " ms"
+    check(library.get(result), expected, 1e-10 if dtype is np.float64 else 1e-4)
+    return 1e3 * elapsed_s, result
+
+
+def call_thrice(library: Library, case: str, dtype: type = np.float64) -> str:
+    """Times of three calls: a library answers the first, the second builds a kernel."""
+    calls = [call_case(library, case, dtype, database=DATABASE) for _ in range(3)]
+    kind = type(library.put(np.ones(3)))
+    for _, result in calls:
+        assert type(result) is kind, f"the result is a {type(result)}"
+    return f"calls of {', '.join(f'{ms:.1f}' for ms, _ in calls)} ms"
 
 
 def opened() -> Any:
@@ -184,7 +189,7 @@ def add_calls() -> None:
         return importlib.import_module(name).__version__
 
     def call(name: str, case: str) -> str:
-        return checked_call(held[name], case)
+        return call_thrice(held[name], case)
 
     for name in LIBRARIES:
         STEPS.append((f"{name}: loads", partial(load, name)))
@@ -216,18 +221,6 @@ def own_folder(folder: str) -> Iterator[None]:
         os.environ.update(saved)
 
 
-def timed_call(library: Library, case: str) -> float:
-    """Milliseconds of a call with the user's database, whose result is numpy's."""
-    subscripts, shapes = CASES[case]
-    hosts = [np.random.default_rng(0).random(shape) for shape in shapes]
-    operands = [library.put(host) for host in hosts]
-    start = perf_counter()
-    result = feinsum.call_einsum(subscripts, *operands)
-    elapsed_s = perf_counter() - start
-    check(library.get(result), np.einsum(subscripts, *hosts, optimize=True))
-    return 1e3 * elapsed_s
-
-
 def nobody_waits(case: str) -> str:
     """Times of calls before, during and after their build."""
     from feinsum.calling.gpu.cached import wait_for_builds
@@ -237,11 +230,11 @@ def nobody_waits(case: str) -> str:
         STORED.append(TemporaryDirectory(ignore_cleanup_errors=True))
     get_remembered(Calls).gpu.clear()
     with own_folder(STORED[-1].name):
-        times = [timed_call(library, case) for _ in range(3)]
+        times = [call_case(library, case)[0] for _ in range(3)]
         start = perf_counter()
         assert wait_for_builds(BUILD_S), f"no call is built after {BUILD_S:g} s"
         waited_s = perf_counter() - start
-        times += [timed_call(library, case) for _ in range(2)]
+        times += [call_case(library, case)[0] for _ in range(2)]
         (cached,) = get_remembered(Calls).gpu.values()
     assert cached.build is not None, "an earlier process has built it"
     cached.build.result()  # or the reason why a library goes on
@@ -257,11 +250,11 @@ def describe_first_call(library: Library, case: str) -> dict[str, Any]:
     """Describe the first call of this process: whether it was built before."""
     # the first use of a GPU by a process takes longer than a call
     library.get(library.put(np.ones(3)))
-    first_ms = timed_call(library, case)
+    first_ms, _ = call_case(library, case)
     (cached,) = get_remembered(Calls).gpu.values()
     return {
         "first_ms": round(first_ms, 1),
-        "second_ms": round(timed_call(library, case), 1),
+        "second_ms": round(call_case(library, case)[0], 1),
         "built": None if cached.repeated is None else repr(cached.repeated),
         "has_loopy": "loopy" in sys.modules,
     }
@@ -290,8 +283,8 @@ def _later_process() -> str:
 
 @step("cupy: single precision")
 def _single() -> str:
-    said = [checked_call(cupy_arrays(), c, np.float32) for c in ("product", "gradient")]
-    return "; ".join(said)
+    cases = ("product", "gradient")
+    return "; ".join(call_thrice(cupy_arrays(), case, np.float32) for case in cases)
 
 
 @step("cupy: integers")
@@ -301,39 +294,35 @@ def _integers() -> str:
     return ""
 
 
+def multiply(a: Any, b: Any, **options: Any) -> str:
+    """A product of matrices, which may be refused."""
+    library = cupy_arrays()
+
+    def run() -> None:
+        result = called("ij,jk->ik", a, b, **options)
+        check(library.get(result), library.get(a) @ library.get(b))
+
+    return or_refused(run)
+
+
 @step("cupy: complex numbers")
 def _complex() -> str:
-    library = cupy_arrays()
-    a, b = (x + 1j * x[::-1] for x in arrays_for([(40, 30), (30, 20)])[:2])
-    return or_refused(
-        lambda: check(
-            library.get(called("ij,jk->ik", *map(library.put, (a, b)))), a @ b
-        )
-    )
+    put = cupy_arrays().put
+    a, b = (put(x + 1j * x[::-1]) for x in arrays_for([(40, 30), (30, 20)]))
+    return multiply(a, b)
 
 
 @step("cupy: a transposed operand")
 def _transposed() -> str:
-    library = cupy_arrays()
-    a, b = arrays_for([(30, 40), (30, 20)])
-    return or_refused(
-        lambda: check(
-            library.get(called("ij,jk->ik", library.put(a).T, library.put(b))), a.T @ b
-        )
-    )
+    a, b = map(cupy_arrays().put, arrays_for([(30, 40), (30, 20)]))
+    return multiply(a.T, b)
 
 
 @step("cupy: out=")
 def _out() -> str:
-    library = cupy_arrays()
-    a, b = arrays_for([(40, 30), (30, 20)])
-    out = library.put(np.zeros((40, 20)))
-
-    def run() -> None:
-        called("ij,jk->ik", library.put(a), library.put(b), out=out)
-        check(library.get(out), a @ b)
-
-    return or_refused(run)
+    put = cupy_arrays().put
+    a, b = map(put, arrays_for([(40, 30), (30, 20)]))
+    return multiply(a, b, out=put(np.zeros((40, 20))))
 
 
 @step("cupy: an operand on the host among others")
@@ -556,53 +545,6 @@ def _peaks() -> str:
         f"{peaks.bandwidth_bytes_per_s / 1e12:.2f} TB/s, TFLOP/s {rates}, caches "
         f"{caches} TB/s of {dict(peaks.cache_bytes)} bytes"
     )
-
-
-LARGE = {
-    "product 4096": ("ij,jk->ik", [(4096, 4096), (4096, 4096)]),
-    "gradient 100,000": ("xre,rij,ej->xei",
-                         [(3, 3, 100_000), (3, 35, 35), (100_000, 35)]),
-    "row sum 4096": ("ij->i", [(4096, 16384)]),
-    "whole sum": ("i,i->", [(1 << 26,), (1 << 26,)]),
-    "copy": ("ij->ji", [(8192, 8192)]),
-}  # fmt: skip
-
-
-def speed(subscripts: str, shapes: list[tuple[int, ...]]) -> str:
-    """Milliseconds of calls of feinsum and of CuPy, by events."""
-    cupy = importlib.import_module("cupy")
-    operands = [cupy.random.random(shape) for shape in shapes]
-
-    def ours() -> Any:
-        return called(subscripts, *operands)
-
-    def theirs() -> Any:
-        return cupy.einsum(subscripts, *operands, optimize=True)
-
-    first, second = ours(), theirs()
-    error = float(cupy.abs(first - second).max() / cupy.abs(second).max())
-    assert error < 1e-10, f"off by {error:.2g} of the largest entry"
-    times = ", ".join(
-        f"{word} {min(by_events(run) for _ in range(5)) * 1e3:.3f} ms"
-        for word, run in (("feinsum", ours), ("cupy.einsum", theirs))
-    )
-    n_bytes = sum(x.nbytes for x in (*operands, first))
-    return f"{times}, {n_bytes / 1e9:.3f} GB"
-
-
-def by_events(run: Callable[[], Any]) -> float:
-    cupy = importlib.import_module("cupy")
-    first, last = cupy.cuda.Event(), cupy.cuda.Event()
-    first.record()
-    run()
-    last.record()
-    last.synchronize()
-    return 1e-3 * float(cupy.cuda.get_elapsed_time(first, last))
-
-
-STEPS.extend(
-    (f"speed: {name}", partial(speed, *given)) for name, given in LARGE.items()
-)
 
 
 @step("autotune: 4 trials, then retrieve")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from benchmarks.experiments import functions
-from benchmarks.gpu import contest, report, rivals
+from benchmarks.gpu import contest, race, report, rivals
 from benchmarks.gpu.bundle import runner
 from benchmarks.gpu.bundle import workload as making
 from benchmarks.gpu.bundle.candidates import candidates
@@ -232,7 +232,7 @@ class Starts:
 
 def test_scripts_of_the_contest_and_of_trials_need_no_feinsum():
     """They run before it is installed, and with Python 3.10."""
-    for script in (runner, contest, functions, report, rivals):
+    for script in (runner, contest, functions, race, report, rivals):
         source = Path(script.__file__).read_text()
         assert ast.parse(source, feature_version=(3, 10)).body
     code = (

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.experiments.entries import both_suites, dgfem, tccg, with_elements
-from benchmarks.gpu import contest, make_contest, report, rivals
+from benchmarks.gpu import contest, make_contest, race, report, rivals
 from benchmarks.gpu.bundle.candidates import vary
 from benchmarks.gpu.bundle.folder import read_bundle
 from feinsum.errors import BuildError
@@ -116,14 +116,14 @@ def test_a_lost_gpu_costs_one_entry(troubled):
 def test_a_start_that_was_cut_is_no_crash(tmp_path):
     """An entry whose process crashed often is given up, others are started again."""
     out = tmp_path / "contest.jsonl"
-    bundle = {"workloads": [{"name": "slow"}, {"name": "broken"}]}
     options = SimpleNamespace(worker=None, jobs=1, out=out)
-    for _ in range(contest.MOST_STARTS):
-        assert contest.missing(bundle, options) == [0, 1]
+    contest = race.Race("", ["slow", "broken"], options)
+    for _ in range(race.MOST_STARTS):
+        assert contest.missing() == [0, 1]
         for line in ({"name": "slow"}, {"name": "slow", "is_cut": True}):
             report.append(out, line)
         report.append(out, {"name": "broken"})
-    assert contest.missing(bundle, options) == [0]
+    assert contest.missing() == [0]
 
 
 def test_a_contest_has_the_recipes_on_record(monkeypatch):

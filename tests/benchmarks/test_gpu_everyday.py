@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from benchmarks.experiments.entries import everyday, halves
 from benchmarks.gpu import everyday as calls
 from benchmarks.gpu import report
+from benchmarks.gpu.race import Race, make_parser
 from feinsum.dtypes import is_half, is_inexact
 
 ENTRIES = {(e.name, e.group): e for e in (*everyday(), *halves())}
@@ -21,22 +23,33 @@ SMALLEST = {
 
 
 def write(path, names):
-    path.write_text("".join(f"{json.dumps({'name': name})}\n" for name in names))
+    lines = [json.dumps({"name": name, "failed": ["why"]}) for name in names]
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def race_of(path, names, **options):
+    """One process of a race, with the words that a race has given it."""
+    words = ["--out", str(path), "--worker", "0", "--end", "0"]
+    found = make_parser("A race.", 60.0).parse_args(
+        [*words, "--meeting", str(path.parent)]
+    )
+    return Race("", names, SimpleNamespace(**{**vars(found), **options}))
 
 
 @pytest.mark.parametrize("jobs", [1, 3, 8])
 def test_processes_share_all_entries(tmp_path, jobs):
-    """Each has the smallest of its own first; those with a line are left out."""
-    path, sizes = tmp_path / "everyday.jsonl", {e.group for e in everyday()}
+    """Each has the smallest of its own first; those with a result are left out."""
+    path = tmp_path / "everyday.jsonl"
+    entries = calls.list_entries({e.group for e in everyday()})
+    names = [f"{e.name} {e.group}" for e in entries]
     done = {f"{e.name} {e.group}" for e in everyday()[::5]}
     write(path, done)
-    shares = [calls.entries_left(path, sizes, k, jobs) for k in range(jobs)]
-    shared = [(e.name, e.group) for share in shares for e in share]
+    races = [race_of(path, names, worker=k, jobs=jobs) for k in range(jobs)]
+    shared = [names[k] for race in races for k in race.missing()]
     assert len(shared) == len({*shared})
-    left = {key for key in ENTRIES if " ".join(key) not in done}
-    assert {*shared} == left
-    for share in shares:
-        footprints = [e.footprint_bytes for e in share]
+    assert {*shared} == {" ".join(key) for key in ENTRIES} - done
+    for race in races:
+        footprints = [entries[k].footprint_bytes for k in race.missing()]
         assert footprints == sorted(footprints)
 
 
@@ -61,32 +74,31 @@ OURS = {"feinsum": (int, lambda _: None)}
 
 def test_what_was_not_timed_is_left_to_a_resumed_run(tmp_path):
     """It has no line; calls that failed have one."""
-    path, meeting = tmp_path / "everyday.jsonl", calls.Meeting(tmp_path)
-    built = [(OURS, {"name": "late"}), ({}, {"name": "failed", "failed": ["why"]})]
-    calls.time_all(built, str(path), meeting, end=0.0)
+    path, late = tmp_path / "everyday.jsonl", time.time() + 60
+    prepared = [(OURS, {"name": "late"}), ({}, {"name": "failed", "failed": ["why"]})]
+    names = ["late", "failed"]
+    race = race_of(path, names)
+    race.time_all(prepared, calls.timed, race.alone)
     assert [line["name"] for line in report.read(path)] == ["failed"]
-    calls.time_all(built[:1], str(path), meeting, end=time.time() + 60)
-    assert [line["name"] for line in report.read(path)] == ["failed", "late"]
+    race_of(path, names, end=late).time_all(prepared[:1], calls.timed, race.alone)
+    assert race.missing() == []
 
 
 def test_a_resumed_run_goes_on_after_an_error(tmp_path):
-    """What raised it has a line, what would have followed has none."""
+    """What raised it has a result, what would have followed has none."""
 
     def broken():
         raise RuntimeError("out of memory")
 
-    path, meeting = tmp_path / "everyday.jsonl", calls.Meeting(tmp_path)
-    built = [
-        (OURS, {"name": "first"}),
-        ({**OURS, "jax": (broken, id)}, {"name": "second"}),
-        (OURS, {"name": "third"}),
-    ]
+    path, names = tmp_path / "everyday.jsonl", ["first", "second", "third"]
+    contenders = OURS, {**OURS, "jax": (broken, id)}, OURS
+    prepared = [(x, {"name": n}) for x, n in zip(contenders, names, strict=True)]
+    race = race_of(path, names, end=time.time() + 60)
     with pytest.raises(RuntimeError, match="out of memory"):
-        calls.time_all(built, str(path), meeting, end=time.time() + 60)
-    first, second = report.read(path)
-    assert (first["name"], second["name"]) == ("first", "second")
-    assert second["failed"] == ["RuntimeError('out of memory')"]
-    with meeting.alone():
+        race.time_all(prepared, calls.timed, race.alone)
+    assert race.missing() == [2]
+    assert report.read(path)[-1]["failed"] == ["RuntimeError('out of memory')"]
+    with race.alone():
         pass  # the lock is free
 
 
@@ -97,8 +109,8 @@ def test_entries_without_a_line_are_a_failure(tmp_path, monkeypatch, n_left, cod
     large = [" ".join(key) for key in ENTRIES if key[1] == "large"]
     write(path, large[n_left:])
     monkeypatch.setattr(calls, "load_cupy", lambda: None)
-    monkeypatch.setattr(calls, "run_workers", lambda options, folder: True)
-    monkeypatch.setattr("sys.argv", ["everyday", "--out", str(path)])
+    words = ["everyday", "--out", str(path), "--budget", "0"]
+    monkeypatch.setattr("sys.argv", words)
     assert calls.main() == code
 
 

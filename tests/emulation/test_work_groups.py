@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from loopy.schedule import Barrier
 
 from feinsum.errors import MeasurementError
-from feinsum.transforms.primitives.multiply_fragments import (
-    FragmentProduct,
-    multiply_fragments,
-)
+from feinsum.transforms.primitives.multiply_fragments import FragmentProduct
+from feinsum.transforms.primitives.schedule import make_tagged_statement
 from tests.emulation.work_groups import Race, execute_groups, scheduled
 from tests.transforms.support import EINSUMS, LOOPY_WARNINGS, generated
 
@@ -186,7 +184,7 @@ def test_products_of_a_warp_are_those_of_its_lanes(n_lanes, races):
             "left[1] = x[lane + 32] {id=left_1}",
             "right[0] = x[lane + 64] {id=right}",
             "sums[i] = 1 {id=sums}",
-            multiply_fragments(
+            make_tagged_statement(
                 product, "multiply", ["lane"],
                 ["sums", "left", "left_1", "right", *(place for _, place in parts)],
             ),

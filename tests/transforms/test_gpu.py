@@ -100,7 +100,12 @@ WEIGHTED = einsum(
     "ij,ei,je->ei", array("M", (5, 5)), array("w", ("N", 5)), array("u", (5, "N"))
 )
 """Weights of rows, and elements last."""
-ALL = {**EINSUMS, **SUMS, **PRODUCTS, **TURNED, "weighted rows": WEIGHTED}
+OUTER = einsum("i,e->ei", array("v", 5), array("a", "N"))
+"""A matrix of one axis."""
+ALL = {
+    **EINSUMS, **SUMS, **PRODUCTS, **TURNED,
+    "weighted rows": WEIGHTED, "outer product": OUTER,
+}  # fmt: skip
 SMALL = {
     GPU_ELEMENTS: {"elements": 8, "workers": 4, "rows": 2},
     GPU_MATRICES: {"stacked": 0},
@@ -164,6 +169,7 @@ CASES = [
     (GPU_OPERATOR, "divergence", {"stage_matrix": True, "stage_output": True}),
     (GPU_OPERATOR, "mass of three", {"stage_matrix": False, "stage_output": True}),
     (GPU_OPERATOR, "face mass", {"stage_matrix": True, "stage_output": True}),
+    (GPU_OPERATOR, "outer product", {"stage_matrix": True, "stage_output": True}),
     (GPU_OPERATOR_MMA, "literal extent", {"ahead": True}),
     (GPU_OPERATOR_MMA, "gradient of three", {"ahead": True}),
     (GPU_OPERATOR_MMA, "divergence", {"terms": 8, "ahead": False}),

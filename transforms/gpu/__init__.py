@@ -5,10 +5,13 @@ from feinsum.transforms.gpu.matrices import GPU_MATRICES
 from feinsum.transforms.gpu.mma import GPU_MMA
 from feinsum.transforms.gpu.operator_mma import GPU_OPERATOR_MMA
 from feinsum.transforms.gpu.operators import GPU_OPERATOR
-from feinsum.transforms.gpu.points import GPU_POINTS
 from feinsum.transforms.gpu.product import GPU_PRODUCT
-from feinsum.transforms.gpu.split_sum import GPU_SPLIT_SUM
-from feinsum.transforms.gpu.sums import GPU_COLUMNS, GPU_ROWS
+from feinsum.transforms.gpu.sums import (
+    GPU_COLUMNS,
+    GPU_POINTS,
+    GPU_ROWS,
+    GPU_SPLIT_SUM,
+)
 from feinsum.transforms.gpu.turned import GPU_TURNED
 
 __all__ = [

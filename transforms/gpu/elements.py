@@ -27,6 +27,7 @@ import numpy as np
 from pymbolic import primitives as p
 from pymbolic import var
 
+from feinsum.contraction import Step, find_steps
 from feinsum.contraction.paths import find_pairwise_path
 from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.raising import LoopNest
@@ -93,52 +94,29 @@ def apply_gpu_elements(
     return _Elements(begin(t_unit, nest), parameters).written().t_unit
 
 
-class _Product(NamedTuple):
-    """A product of operands or earlier products.
-
-    Attributes:
-        positions: positions of its factors among the values that are left.
-        factors: indices of each factor.
-        free: indices of the product.
-        summed: indices over which it sums.
-    """
-
-    positions: tuple[int, ...]
-    factors: list[IndexList]
-    free: IndexList
-    summed: Names
-
-
-def _list_products(
+def _list_steps(
     terms: Sequence[IndexList], output: IndexList, extents: Mapping[str, int]
-) -> list[_Product]:
+) -> tuple[Step, ...]:
     """List the products of pairs with the fewest operations; the last is the output.
 
-    >>> for step in _list_products(["xre", "rij", "ej"], "xei",
+    >>> for step in _list_steps(["xre", "rij", "ej"], "xei",
     ...     dict(zip("xreij", [9] * 5))):
-    ...     print(step.positions, *step.factors, "->", *step.free)
+    ...     print(step.operands, *map("".join, step.inputs), "->", *step.output)
     (1, 2) rij ej -> r i e
-    (0, 1) xre ('r', 'i', 'e') -> x e i
+    (0, 3) xre rie -> x e i
     """
-    terms, products = list(terms), []
-    pairs = (
+    path = (
         find_pairwise_path(tuple(terms), output, tuple(extents.items()))
         if len(terms) > 1
         else ((0,),)
     )
-    for pair in pairs[:-1]:
-        factors = [terms[k] for k in pair]
-        joint = dict.fromkeys(i for term in factors for i in term)
-        terms = [term for k, term in enumerate(terms) if k not in pair]
-        outside = {*output}.union(*terms)
-        free = tuple(i for i in joint if i in outside)
-        summed = tuple(i for i in joint if i not in outside)
-        products.append(_Product(tuple(pair), factors, free, summed))
-        terms.append(free)
-    joint = dict.fromkeys(i for term in terms for i in term)
-    summed = tuple(i for i in joint if i not in output)
-    products.append(_Product(tuple(range(len(terms))), terms, output, summed))
-    return products
+    return find_steps(terms, output, path, is_pairwise=False, has_sums_first=False)
+
+
+def _list_summed(step: Step) -> Names:
+    """Return the indices over which a step sums, in the order of their first use."""
+    indices = dict.fromkeys(i for term in step.inputs for i in term)
+    return tuple(i for i in indices if i not in step.output)
 
 
 def _split_off_longest(
@@ -198,24 +176,26 @@ class _Elements(GroupWriter):
             i: get_typical_extent(extent) for i, extent in schedule.extents.items()
         }
         extents[self.element] = self.n_elements
-        *inner, last = _list_products(schedule.terms, schedule.output, extents)
+        *inner, last = _list_steps(schedule.terms, schedule.output, extents)
         # rows of the batch share products of equal factors
         computed: dict[Names, _Value] = {}
         for operand in schedule.operands:
             computed[operand,] = self._stage_operand(operand)
         for k, row in enumerate(schedule.rows):
             names: list[Names] = [(name,) for name in row]
-            for product in inner:
-                first, second = (names[position] for position in product.positions)
-                names = [n for n in names if n not in (first, second)]
+            left = [*names]
+            for step in inner:
+                first, second = (names[number] for number in step.operands)
+                left = [n for n in left if n not in (first, second)]
                 # the remaining factors decide over which indices this product sums
-                key = sorted("".join(name) for name in names)
+                key = sorted("".join(name) for name in left)
                 name = (*first, "*", *second, "|", *key)
                 if name not in computed:
                     factors = [computed[first], computed[second]]
-                    computed[name] = self._write_product(factors, product)
+                    computed[name] = self._write_product(factors, step)
                 names.append(name)
-            self._store(k, [computed[name] for name in names], last)
+                left.append(name)
+            self._store(k, [computed[names[n]] for n in last.operands], last)
         return self.build()
 
     # shared memory
@@ -302,10 +282,10 @@ class _Elements(GroupWriter):
 
     # sums
 
-    def _write_product(self, factors: Sequence[_Value], product: _Product) -> _Value:
+    def _write_product(self, factors: Sequence[_Value], product: Step) -> _Value:
         """Write a product to shared memory."""
         dtype = np.dtype(np.result_type(*(value.dtype for value in factors)))
-        entry = self._declare_tile("product_tile", product.free, dtype)
+        entry = self._declare_tile("product_tile", product.output, dtype)
 
         def share(
             value: Expression, points: Point, loops: list[str], after: Names
@@ -313,9 +293,9 @@ class _Elements(GroupWriter):
             return self.assign("share", entry(points), value, loops, after)
 
         stored = self._sum(factors, product, dtype, share)
-        return _Value(product.free, dtype, entry, (stored,))
+        return _Value(product.output, dtype, entry, (stored,))
 
-    def _store(self, row: int, factors: Sequence[_Value], product: _Product) -> None:
+    def _store(self, row: int, factors: Sequence[_Value], product: Step) -> None:
         """Write the last product to the output."""
 
         def store(
@@ -330,7 +310,7 @@ class _Elements(GroupWriter):
     def _sum(
         self,
         values: Sequence[_Value],
-        product: _Product,
+        product: Step,
         dtype: np.dtype[Any],
         store: Callable[[Expression, Point, list[str], Names], str],
         *,
@@ -342,7 +322,7 @@ class _Elements(GroupWriter):
         """
         points: dict[str, Expression] = {}
         loops = [self.group]
-        if self.element not in product.free:
+        if self.element not in product.output:
             loops.append(self._enter_first_item(self.elements))
         else:
             item = self._get_item_loop(self.elements)
@@ -352,7 +332,9 @@ class _Elements(GroupWriter):
                 # elements beyond the last are summed as well, but not stored
                 limits = self._format_limits(self.element, f"{item} + {{0}}")
                 loops.append(self.loop("once", *limits, size=1))
-        dealt, sequential = _split_off_longest(product.free, self.element, self.length)
+        dealt, sequential = _split_off_longest(
+            product.output, self.element, self.length
+        )
         # workers share the longest index, which leaves the fewest of them idle
         worker = (
             self._get_item_loop(self.workers)
@@ -387,7 +369,7 @@ class _Elements(GroupWriter):
         zero = self.assign(
             "zero", acc[var(all_sums)], dtype.type(0), [*loops, all_sums]
         )
-        sums, of_sums = self.loop_over(product.summed)
+        sums, of_sums = self.loop_over(_list_summed(product))
         r, of_block = block()
         factors = tuple(value.at({**points, **of_block, **of_sums}) for value in values)
         term = factors[0] if len(factors) == 1 else p.Product(factors)
@@ -458,8 +440,8 @@ def _count_shared_bytes(
     # tiles of operands: those with elements, and matrices if they are copied
     tiles = [term for _, term in used if term and (element in term or is_staged)]
     # the last product goes to the output; those before it to shared memory
-    inner = _list_products(einsum.inputs, einsum.output, extents)[:-1]
-    tiles += einsum.batch_size * [product.free for product in inner]
+    inner = _list_steps(einsum.inputs, einsum.output, extents)[:-1]
+    tiles += einsum.batch_size * [step.output for step in inner]
     n_entries = sum(prod(extents[index] for index in span) for span in tiles)
     return n_entries * einsum.operands[0].dtype.itemsize
 
@@ -495,26 +477,26 @@ def _predict_s(
         # from the cache: as many sectors as the workers of a warp touch
         return max(1.0, min(workers * stride * words * 4 / h.LINE_BYTES, workers / 4))
 
-    products = _list_products(einsum.inputs, einsum.output, extents)
+    products = _list_steps(einsum.inputs, einsum.output, extents)
     multiply_adds, requests = 0.0, 0.0
     for product in products:
         # a product without elements is computed by the first item of each worker
-        n_lanes = n_elements if element in product.free else 1
+        n_lanes = n_elements if element in product.output else 1
         dealt, other_indices = _split_off_longest(
-            product.free, element, extents.__getitem__
+            product.output, element, extents.__getitem__
         )
         length = extents[dealt] if dealt else 1
         busy = min(workers, length)
         n_terms = float(-(-length // busy) * busy * n_lanes)
-        n_terms *= prod(extents[i] for i in (*other_indices, *product.summed))
+        n_terms *= prod(extents[i] for i in (*other_indices, *_list_summed(product)))
         # a factor without the shared index is read once for all rows of a work-item
         cycles = sum(
             load_cycles(value, dealt) / (1 if dealt in value else rows)
-            for value in product.factors
+            for value in product.inputs
         )
         # partial warps take as long as full ones
         n_terms *= h.WARP / min(h.WARP, n_lanes * busy)
-        multiply_adds += n_terms * max(1, len(product.factors) - 1)
+        multiply_adds += n_terms * max(1, len(product.inputs) - 1)
         requests += n_terms / h.WARP * (cycles + h.OVERHEAD_CYCLES / rows)
     n_bytes = count_group_bytes(einsum, extents)
     # a warp that writes scattered entries moves a sector for each

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
@@ -43,7 +42,7 @@ from feinsum.transforms.gpu.tiles import (
     has_half_dtype,
 )
 from feinsum.transforms.primitives import begin
-from feinsum.transforms.primitives.multiply_fragments import MATRICES, multiply_matrices
+from feinsum.transforms.primitives.multiply_fragments import MATRICES
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
 from feinsum.transforms.registry import Parameters, Space, Transform, register
 from feinsum.transforms.roles import (
@@ -230,12 +229,13 @@ class _Products:
         result = direct or writer.array(
             "product", shape, schedule.get_row_dtype(k), is_global=True
         )
-        build = partial(multiply_matrices, self._make_call(k, result), len(order))
+        step = writer.state(
+            "multiply", self._make_call(k, result), (), self.after,
+            row=k if direct else None, n_axes=len(order),
+        )  # fmt: skip
         # cuBLAS writes the result itself if it needs neither scaling nor a copy
         if direct:
-            writer.replace(k, build, (), self.after)
             return
-        step = writer.add("multiply", build, (), self.after)
         self.after = (*self.after, step, writer.end_launch([step]))
         entries = visit_entries(writer, schedule.output, order[-1], self.after)
         value = var(result)[tuple(entries.points[i] for i in order)]

@@ -7,8 +7,7 @@ Tiles at four levels, each with its parameters::
     warp       rows x columns                  sums in registers
     fragment   16 x 8, ``terms`` deep          one instruction
 
-See :mod:`feinsum.transforms.gpu.fragments`, and for halves
-:mod:`feinsum.transforms.gpu.half_fragments`, for what each lane of a warp holds.
+See :mod:`feinsum.transforms.gpu.fragments` for what each lane of a warp holds.
 Indices of one role are flattened to one index. Entries beyond the extents are zero.
 
 Source: NVIDIA, CUTLASS, "Efficient GEMM in CUDA": tiles of groups, of warps, and of
@@ -32,15 +31,14 @@ from feinsum.raising import LoopNest
 from feinsum.transforms.cost import MachineModel
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import get_itemsize
-from feinsum.transforms.gpu.fragments import HALVES, QUAD, WarpProduct
-from feinsum.transforms.gpu.half_fragments import HalfWarpProduct
+from feinsum.transforms.gpu.fragments import HALVES, HalfWarpProduct, WarpProduct
 from feinsum.transforms.gpu.layouts import (
     UNSWIZZLED,
     Swizzle,
     count_tile_entries,
     find_uneven_tile,
 )
-from feinsum.transforms.gpu.pipeline import ARGUMENTS, COPY_WAYS, Tiled
+from feinsum.transforms.gpu.pipeline import ARGUMENTS, COPY_WAYS
 from feinsum.transforms.gpu.sides import (
     filter_suited,
     find_sides,
@@ -52,16 +50,21 @@ from feinsum.transforms.gpu.tiled_product import (
     TileSizes,
     predict_tiled_s,
 )
-from feinsum.transforms.gpu.tiles import GPUS, Items, has_half_dtype, is_double
+from feinsum.transforms.gpu.tiles import (
+    GPUS,
+    Items,
+    Tiled,
+    has_half_dtype,
+    is_double,
+)
 from feinsum.transforms.primitives.load_blocks import LOADS
 from feinsum.transforms.primitives.multiply_fragments import (
     COLUMNS,
     HALF_PRODUCTS,
     PRODUCTS,
-    ROWS,
     WARP,
 )
-from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
+from feinsum.transforms.primitives.schedule import Names, Schedule
 from feinsum.transforms.primitives.store_pair import HALF_STORES, STORES
 from feinsum.transforms.registry import (
     Parameters,
@@ -157,8 +160,13 @@ class _Product(TiledProduct):
         acc, zero = product.clear_sums((), self.around)
         k = writer.unroll(self.depth // product.terms)
         inside = (*loops, k)
-        left, left_id = self._load_fragments(along, k, inside, after, is_left=True)
-        right, right_id = self._load_fragments(across, k, inside, after, is_left=False)
+        left, left_id = product.load_tile(
+            along, self.rows * var(self.warp_along), var(k), inside, after, is_left=True
+        )
+        right, right_id = product.load_tile(
+            across, self.columns * var(self.warp_across), var(k), inside, after,
+            is_left=False,
+        )  # fmt: skip
         down, right_block = (writer.unroll(n) for n in product.n_blocks)
         step = product.multiply(
             (acc, ()), left, (right, lambda block: (block, 0, 0)),
@@ -167,28 +175,6 @@ class _Product(TiledProduct):
         )  # fmt: skip
         self._store(row, acc, (step,))
         return (left_id, right_id), step
-
-    def _load_fragments(
-        self, tile: Tiled, k: str, loops: Names, after: Names, *, is_left: bool
-    ) -> tuple[str, str]:
-        """Load a lane's entries of a tile for one instruction of each block."""
-        product = self.product
-        stem, length, n_halves, warp, size = (
-            ("left", ROWS, HALVES, self.warp_along, self.rows)
-            if is_left
-            else ("right", COLUMNS, 1, self.warp_across, self.columns)
-        )
-        if isinstance(product, HalfWarpProduct):
-            return product.load_tile(
-                tile, size * var(warp), var(k), loops, after, is_left=is_left
-            )
-
-        def entry(block: Expression, quad: Expression, half: Expression) -> Expression:
-            wide = product.compute_row_or_column(size * var(warp), length, block, half)
-            return tile.at(product.term(var(k), quad), wide)
-
-        shape = (size // length, product.terms // QUAD, n_halves)
-        return product.load_fragments(stem, shape, entry, loops, after)
 
     def _store(self, row: int, acc: str, after: Names) -> None:
         """Store sums: of each block, a lane has two rows of two columns.

@@ -1,8 +1,34 @@
 """Operators with one matrix for all elements, on tensor cores of double precision.
 
-Each warp keeps some rows of the matrix in registers, and multiplies one tile of
-elements after another by them. The rows of a batch are computed one after another in
-each tile. :mod:`feinsum.transforms.gpu.operator_mma_writer` draws the tiles.
+A group multiplies ``turns`` tiles of elements one after another by a matrix. For the
+gradient ``xre,rij,ej->xei``, D is the right factor. Each warp loads its part once, and
+keeps it in registers. The elements are rows of the left factor::
+
+    acc[r][e, i] += tile[e, j] @ D[r][i, j].T        (a warp: height e, width i)
+    result[x][e, i] = sum(r, J[x,r,e] * acc[r][e, i])
+
+                  rows i of the matrix, ``width`` of each warp
+                +--------+--------+
+    elements    | warp 0 | warp 1 |    ``height`` elements of each warp
+    of a tile   +--------+--------+
+                | warp 2 | warp 3 |
+                +--------+--------+
+
+Elements are in blocks of 16 down, rows of the matrix in blocks of 8 across. See
+:mod:`feinsum.transforms.gpu.fragments` for what each lane holds, and
+:mod:`feinsum.transforms.gpu.staging` for how tiles are loaded. The time line of a turn,
+with ``ahead``::
+
+    settle   registers of this turn's tile -> shared memory, times the early factors
+    load     the next tile -> registers           (global memory answers during `mma`)
+    barrier
+    mma      fragments of the tile @ fragments of the matrix
+    share    sums times the late factors -> shared memory
+    barrier
+    store    results -> global memory, in their order there
+
+Copies of what functions read begin after the barrier. The rows of a batch are computed
+one after another in each tile.
 
 Source: NVIDIA, CUTLASS, "Efficient GEMM in CUDA", for blocks of warps and instructions;
 paper, section 7, for the steps before and after the product.
@@ -10,22 +36,39 @@ paper, section 7, for the steps before and after the product.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
 import loopy as lp
+from pymbolic import primitives as p
+from pymbolic import var
+from pytools.tag import Tag
 
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
+from feinsum.targets.cuda.code import LeastGroups, OrderedLoads
 from feinsum.transforms.cost import MachineModel, count_distinct_bytes, count_points
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import LaunchWork, count_group_bytes, predict_launch_s
-from feinsum.transforms.gpu.operator_mma_writer import OperatorMmaWriter
+from feinsum.transforms.gpu.fragments import (
+    DOUBLE,
+    HALVES,
+    INTERLEAVED,
+    INTERLEAVED_SUM_COLUMN,
+    QUAD,
+    ZERO,
+    WarpProduct,
+)
+from feinsum.transforms.gpu.layouts import clamp
 from feinsum.transforms.gpu.operator_steps import NAMES, OperatorSteps, OperatorTiles
-from feinsum.transforms.gpu.tiles import GPUS, is_double
-from feinsum.transforms.primitives import begin
+from feinsum.transforms.gpu.staging import RowParts, StagingWriter, make_sum
+from feinsum.transforms.gpu.tiles import GPUS, Point, is_double
+from feinsum.transforms.primitives import Schedule, begin
+from feinsum.transforms.primitives.copy_async import COPIES
+from feinsum.transforms.primitives.multiply_fragments import COLUMNS, PRODUCTS, ROWS
+from feinsum.transforms.primitives.schedule import Expression, multiply_rules
 from feinsum.transforms.registry import (
     Parameters,
     Space,
@@ -78,7 +121,7 @@ def apply_gpu_operator_mma(
             "results lie in order"
         )
     tiles = OperatorTiles.of(nest.einsum, steps, parameters)
-    writer = OperatorMmaWriter(schedule, steps, tiles, has_early_loads=has_early_loads)
+    writer = _OperatorMma(schedule, steps, tiles, has_early_loads=has_early_loads)
     return writer.written().t_unit
 
 
@@ -86,6 +129,226 @@ def _apply_1(
     t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
 ) -> lp.TranslationUnit:
     return apply_gpu_operator_mma(t_unit, nest, parameters, has_early_loads=False)
+
+
+class _OperatorMma(StagingWriter):
+    """Writes the loops; see :func:`apply_gpu_operator_mma`."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        steps: OperatorSteps,
+        tiles: OperatorTiles,
+        *,
+        has_early_loads: bool,
+    ) -> None:
+        super().__init__(schedule, steps, tiles, has_early_loads=has_early_loads)
+        # the warp's blocks of elements, and of rows of the matrix
+        self.down = p.FloorDiv(var(self.warp), tiles.across)
+        self.across = p.Remainder(var(self.warp), tiles.across)
+        self.product = WarpProduct(
+            self, self.lane, tiles.height, tiles.width, tiles.terms
+        )
+        self.rows = self.flat(steps.rows)
+
+    def written(self) -> Schedule:
+        """Return the schedule with the nest replaced."""
+        steps, tiles, schedule = self.steps, self.tiles, self.schedule
+        self.declare_tiles()
+        shape = (tiles.elements, tiles.row_stride)
+        self.result = self.declare_shared("result", steps.fan, shape)
+        self.matrices = {
+            name: self._load_matrix(name)
+            for name in dict.fromkeys(row[steps.matrix] for row in schedule.rows)
+        }
+        row_parts = [self.list_parts(k) for k in range(len(schedule.rows))]
+        before = [self._zero_padding()] if tiles.depth > tiles.n_terms else []
+        loads: list[str] = []
+        if tiles.is_ahead:
+            start = self.assign_start(self.first, self.around)
+            loads = [
+                *self.load_parts(row_parts[0], start, before),
+                *self.begin_copies(row_parts[0], start, before),
+            ]
+        for k, parts in enumerate(row_parts):
+            if not tiles.is_ahead:
+                loads = self.load_parts(parts, self.now, before)
+            settled = self.settle_parts(parts, [*loads, *before])
+            settled, loads = self._await_tile(row_parts, k, settled)
+            before = self._write_row(k, [*settled, *loads])
+        self.note_ordered(*self.shared_accesses)
+        self.note_apart(*self.shared_accesses)
+        schedule = self.build().with_preamble(PRODUCTS)
+        if self.has_copies:
+            schedule = schedule.with_preamble(COPIES)
+        tags: set[Tag] = {LeastGroups(tiles.groups)}
+        if self.has_early_loads:
+            tags |= {OrderedLoads()}
+        return schedule.with_kernel(tags=schedule.kernel.tags | tags)
+
+    def _await_tile(
+        self, row_parts: Sequence[RowParts], k: int, settled: list[str]
+    ) -> tuple[list[str], list[str]]:
+        """Wait for full tiles; load the next ones before or after the barrier."""
+        if not self.has_early_loads:
+            settled = [*settled, self.barrier(self.loops, settled)]
+        loads: list[str] = []
+        if self.tiles.is_ahead:
+            parts, start = self.get_next(row_parts, k)
+            loads = self.load_parts(parts, start, settled)
+        if self.has_early_loads:
+            # the compiler cannot move the loads past this barrier, into the product
+            settled = [*settled, self.barrier(self.loops, [*settled, *loads])]
+        if self.tiles.is_ahead:
+            # after the barrier, as copies overwrite what was read before it
+            loads += self.begin_copies(parts, start, settled)
+        return settled, loads
+
+    def _write_row(self, k: int, after: Sequence[str]) -> list[str]:
+        """Multiply and store a row; return the ids of the last barrier and before."""
+        steps = self.steps
+        matrix = self.matrices[self.schedule.rows[k][steps.matrix]]
+        shared = self._share_result(*self._multiply(matrix, after), after)
+        # lanes store results of other lanes
+        before = [self.barrier(self.loops, [shared]), shared]
+        entries = self.visit((self.element,), steps.rows, steps.fan, self.now)
+        points = entries.points
+        stored = self.store(
+            k, self._get_result_entry(points, self.rows.ravel(points)),
+            entries.points_of_all, [*self.loops, *entries.loops],
+            [*before, *entries.after], predicates=entries.exists,
+        )  # fmt: skip
+        self.note_shared(stored)
+        return before
+
+    def _load_matrix(self, name: str) -> tuple[str, str]:
+        """Load the right fragments of a matrix to registers; return array and id.
+
+        Their columns are interleaved: of eight rows of the matrix, the two in the sums
+        of a lane are four apart, and neighbouring lanes have neighbouring rows; see
+        :data:`feinsum.transforms.gpu.fragments.INTERLEAVED`.
+        """
+        tiles = self.tiles
+        loops, points = self.loop_over(self.steps.deferred, "unr")
+        shape = (
+            tiles.width // COLUMNS, tiles.depth // tiles.terms, tiles.terms // QUAD
+        )  # fmt: skip
+        inames = [self.unroll(n) for n in shape]
+        block, step, quad = map(var, inames)
+        term = self.product.term(step, quad)
+        row = self._compute_matrix_row(block, INTERLEAVED.at(self.product.g))
+        points |= self._unravel_row(row)
+        # The last instruction may have terms beyond the matrix. They must not be read,
+        # and must be zero: NaN times the zeros of the tile would be NaN.
+        is_padded = tiles.depth > tiles.n_terms
+        existing = clamp(term, tiles.n_terms) if is_padded else term
+        points |= self.terms.unravel(existing)
+        value = multiply_rules(self.schedule, (name,), points)
+        if is_padded:
+            value = p.If(p.Comparison(term, "<", tiles.n_terms), value, ZERO)
+        lengths = tuple(map(self.length, self.steps.deferred))
+        array = self.array("matrix", (*lengths, *shape), DOUBLE)
+        loops = [*loops, *inames]
+        entry = var(array)[tuple(map(var, loops))]
+        return array, self.assign("load", entry, value, [*self.around, *loops])
+
+    def _zero_padding(self) -> str:
+        """Zero the padding terms of a tile, which fill the last instruction.
+
+        Once before the first turn is enough: tiles are not written there.
+        """
+        tiles = self.tiles
+        n = tiles.depth - tiles.n_terms
+        n_entries = n * tiles.elements
+        step = self.unroll(-(-n_entries // self.n_items))
+        number = p.Sum((var(self.item), self.n_items * var(step)))
+        entry = self.tile[
+            p.FloorDiv(number, n), p.Sum((tiles.n_terms, p.Remainder(number, n)))
+        ]
+        return self.note_shared(
+            self.assign(
+                "pad", entry, ZERO, [*self.around, step], [self.numbered],
+                predicates=[p.Comparison(number, "<", n_entries)],
+            )
+        )  # fmt: skip
+
+    def _multiply(
+        self, matrix: tuple[str, str], filled: Sequence[str]
+    ) -> tuple[str, str]:
+        """Add products of fragments to a warp's sums; return their array and the id."""
+        tiles, product = self.tiles, self.product
+        lengths = tuple(map(self.length, self.steps.deferred))
+        acc, zero = product.clear_sums(lengths, self.loops, filled)
+        step = self.unroll(tiles.depth // tiles.terms)
+
+        def of_tile(
+            block: Expression, quad: Expression, half: Expression
+        ) -> Expression:
+            return self.tile[
+                self._compute_element(block, half), product.term(var(step), quad)
+            ]
+
+        shape = (tiles.height // ROWS, tiles.terms // QUAD, HALVES)
+        left, loaded = product.load_fragments(
+            "elements", shape, of_tile, [*self.loops, step], filled
+        )
+        self.note_shared(loaded)
+        # one left fragment serves all values of the deferred indices, whose loops are
+        # therefore innermost
+        down, across, *inames = (self.unroll(n) for n in (*product.n_blocks, *lengths))
+        outer = tuple(map(var, inames))
+        return acc, product.multiply(
+            (acc, tuple(inames)), left,
+            (matrix[0], lambda block: (*outer, block, var(step), 0)),
+            (*self.loops, step, down, across, *inames), (down, across),
+            [zero, loaded, matrix[1]],
+        )  # fmt: skip
+
+    def _share_result(self, acc: str, summed: str, filled: Sequence[str]) -> str:
+        """Write the sums, multiplied by the late factors, to shared memory."""
+        tiles, steps = self.tiles, self.steps
+        inames, points = self.loop_over(steps.fan, "unr")
+        shape = (tiles.height // ROWS, HALVES, tiles.width // COLUMNS, 2)
+        block = [self.unroll(n) for n in shape]
+        down, half, across, e = map(var, block)
+        points[self.element] = self._compute_element(down, half)
+        row = self._compute_matrix_row(
+            across, INTERLEAVED_SUM_COLUMN(e, self.product.t)
+        )
+        points |= self._unravel_row(row)
+        terms: list[Expression] = []
+        for late in self.list_values(steps.deferred):
+            # entry [h, e] of the sums of a fragment
+            of_fragment = down, across, p.Sum((2 * half, e))
+            term = var(acc)[(*(late[i] for i in steps.deferred), *of_fragment)]
+            if self.factors:
+                factor = self.factors.at({**points, **late}, points[self.element])
+                term = p.Product((factor, term))
+            terms.append(term)
+        loops = [*self.loops, *inames, *block]
+        # the result has room for padding rows, so no lane needs a guard
+        entry = self._get_result_entry(points, row)
+        return self.note_shared(
+            self.assign("share", entry, make_sum(terms), loops, [summed, *filled])
+        )
+
+    def _get_result_entry(self, points: Point, row: Expression) -> Expression:
+        outer = tuple(points[i] for i in (*self.steps.fan, self.element))
+        return self.result[(*outer, row)]
+
+    def _compute_element(self, block: Expression, half: Expression) -> Expression:
+        """Return the element of a lane, counted within the tile."""
+        first = self.tiles.height * self.down
+        return self.product.compute_row_or_column(first, ROWS, block, half)
+
+    def _compute_matrix_row(self, block: Expression, column: Expression) -> Expression:
+        return p.Sum((self.tiles.width * self.across, COLUMNS * block, column))
+
+    def _unravel_row(self, row: Expression) -> dict[str, Expression]:
+        """Return the point of a row of the matrix; a padding row has the last one."""
+        tiles = self.tiles
+        is_full = tiles.width * tiles.across == tiles.n_rows
+        return self.rows.unravel(row if is_full else clamp(row, tiles.n_rows))
 
 
 def _find_steps(einsum: BatchedEinsum, element: str) -> OperatorSteps | None:

@@ -2,16 +2,7 @@
 
 The gradient ``xre,rij,ej->xei`` multiplies u by the matrix D, and then J by these sums.
 The operand u is *early*: it fills the tile of the product. J is *late*; it multiplies
-the sums. The index r is *deferred* until then, and x, which J alone has, *fans out*. On
-tensor cores, a work-group goes through tiles of elements, of which each warp multiplies
-a part by some rows of the matrix::
-
-                  rows i of the matrix, ``width`` of each warp
-                +--------+--------+
-    elements    | warp 0 | warp 1 |    ``height`` elements of each warp
-    of a tile   +--------+--------+
-                | warp 2 | warp 3 |
-                +--------+--------+
+the sums. The index r is *deferred* until then, and x, which J alone has, *fans out*.
 """
 
 from __future__ import annotations

@@ -230,7 +230,9 @@ class _Operator(GroupWriter):
             times: the factor of ``value``.
             limits: further conditions of the loop.
         """
-        within = f"{value} < {times * self.length(index)}"
+        # a matrix of one axis has no slow index
+        length = self.length(index) if index else 1
+        within = f"{value} < {times * length}"
         step = self.loop("step", *limits, within)
         if index != self.element:
             return [step]

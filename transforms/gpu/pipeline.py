@@ -26,8 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from pymbolic import primitives as p
@@ -38,18 +37,24 @@ from feinsum.transforms.gpu.layouts import (
     UNSWIZZLED,
     Flat,
     Share,
-    Swizzle,
     is_evenly_partitioned,
     partition,
 )
+from feinsum.transforms.gpu.sides import Side
 from feinsum.transforms.gpu.sources import OperandSource, Reads, find_reads, find_source
-from feinsum.transforms.gpu.tiles import GroupWriter, Items, Point, Points
+from feinsum.transforms.gpu.tiles import (
+    GroupWriter,
+    Items,
+    Point,
+    Points,
+    SharedTile,
+    Tiled,
+)
 from feinsum.transforms.primitives.copy_async import (
     VECTOR_BYTES,
     AsyncCopy,
-    await_groups,
-    close_group,
-    copy_async,
+    AwaitGroups,
+    CloseGroup,
 )
 from feinsum.transforms.primitives.schedule import Expression, Names
 
@@ -65,81 +70,6 @@ MIN_COPY_BYTES = 4
 
 Key: TypeAlias = tuple[str, bool]
 """An operand, and whether it is the operand across."""
-
-
-@dataclass(frozen=True)
-class Side:
-    """The output indices of one operand, cut into tiles.
-
-    Attributes:
-        flat: these indices, flattened.
-        group: the iname of the tiles.
-        tile: length of a tile.
-        swizzle: the order of entries in a tile.
-    """
-
-    flat: Flat
-    group: str
-    tile: int
-    swizzle: Swizzle = UNSWIZZLED
-
-    @property
-    def start(self) -> Expression:
-        return self.tile * var(self.group)
-
-
-@dataclass(frozen=True)
-class SharedTile:
-    """The tiles of an operand in shared memory, several at once.
-
-    Attributes:
-        array: name of the shared array, with an axis for the slots.
-        is_deep: whether the summed indices are the last axis.
-        swizzle: the order of entries along the other axis.
-    """
-
-    array: str
-    is_deep: bool
-    swizzle: Swizzle
-
-    def at(self, slot: Expression, deep: Expression, wide: Expression) -> p.Subscript:
-        """Return the entry by its numbers along the sum and in the order of results."""
-        return self._get_entry(slot, deep, self.swizzle.position(wide))
-
-    def loaded(
-        self, slot: Expression, deep: Expression, wide: Expression
-    ) -> p.Subscript:
-        """Return the entry by its numbers along the sum and in the order of loads."""
-        return self._get_entry(slot, deep, self.swizzle.compute_load_position(wide))
-
-    def _get_entry(
-        self, slot: Expression, deep: Expression, wide: Expression
-    ) -> p.Subscript:
-        subscripts = (wide, deep) if self.is_deep else (deep, wide)
-        return var(self.array)[(slot, *subscripts)]
-
-
-@dataclass(frozen=True)
-class Tiled:
-    """An operand in one iteration of the loop over tiles.
-
-    Attributes:
-        tiles: the tiles of the arrays that it reads.
-        slot: the scalar with the slot of the tiles.
-        dtype: dtype of the operand.
-        value: computes the operand from the entries and the number along the sum.
-        is_function: whether that is more than the entry of one tile.
-    """
-
-    tiles: tuple[SharedTile, ...]
-    slot: str
-    dtype: np.dtype[Any]
-    value: Callable[[Sequence[Expression], Expression], Expression]
-    is_function: bool
-
-    def at(self, deep: Expression, wide: Expression) -> Expression:
-        entries = [tile.at(var(self.slot), deep, wide) for tile in self.tiles]
-        return self.value(entries, deep)
 
 
 @dataclass(frozen=True)
@@ -257,8 +187,7 @@ class TileLoop:
         before = [*closed, set_now, set_slot]
         if any(load.source is not None for load in loads):
             # stages - 1 tiles are in flight; the oldest has to be complete
-            wait = partial(await_groups, self.stages - 2)
-            before = [writer.add("wait", wait, loops, before)]
+            before = [writer.state("wait", AwaitGroups(self.stages - 2), loops, before)]
         # after this barrier, no work-item reads the previous tile, whose slot is filled
         # next
         barrier = (writer.barrier(loops, before), set_now, set_slot)
@@ -409,7 +338,7 @@ class TileLoop:
         """Close a group of the copies of a tile, so that the loop can wait for it."""
         if not self.is_copied:
             return begun
-        return [self.writer.add("close", close_group, loops, begun), *begun]
+        return [self.writer.state("close", CloseGroup(), loops, begun), *begun]
 
     def _load_tile(
         self,
@@ -500,9 +429,7 @@ class TileLoop:
         copy = AsyncCopy(
             load.lanes, (load.tile.array, target), (source.array, origin), n_copied
         )
-        begun = writer.add(
-            "copy", partial(copy_async, copy), loops, (target_id, origin_id, inside_id)
-        )
+        begun = writer.state("copy", copy, loops, (target_id, origin_id, inside_id))
         writer.note_apart(begun)
         return begun
 

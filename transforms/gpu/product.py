@@ -28,14 +28,14 @@ from feinsum.transforms.cost import MachineModel
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import get_itemsize
 from feinsum.transforms.gpu.layouts import UNSWIZZLED, find_uneven_tile
-from feinsum.transforms.gpu.pipeline import COPY_WAYS, Side, Tiled
-from feinsum.transforms.gpu.sides import filter_suited, find_sides, list_staged
+from feinsum.transforms.gpu.pipeline import COPY_WAYS
+from feinsum.transforms.gpu.sides import Side, filter_suited, find_sides, list_staged
 from feinsum.transforms.gpu.tiled_product import (
     TiledProduct,
     TileSizes,
     predict_tiled_s,
 )
-from feinsum.transforms.gpu.tiles import GPUS, Items, Points, has_plain_dtype
+from feinsum.transforms.gpu.tiles import GPUS, Items, Points, Tiled, has_plain_dtype
 from feinsum.transforms.primitives.copy_async import VECTOR_BYTES
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import (

@@ -18,9 +18,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pymbolic import var
+
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
 from feinsum.transforms.gpu.heuristics import LONG_SUM, PIECE, PIECES, SHORT
-from feinsum.transforms.gpu.layouts import Flat, flatten_indices
+from feinsum.transforms.gpu.layouts import (
+    UNSWIZZLED,
+    Flat,
+    Swizzle,
+    flatten_indices,
+)
+from feinsum.transforms.primitives.schedule import Expression
 from feinsum.transforms.registry import Parameters
 from feinsum.transforms.roles import count_index_tuples, get_number
 
@@ -43,6 +51,27 @@ class Sides:
     along: Flat
     summed: Flat
     first: int
+
+
+@dataclass(frozen=True)
+class Side:
+    """The output indices of one operand, cut into tiles.
+
+    Attributes:
+        flat: these indices, flattened.
+        group: the iname of the tiles.
+        tile: length of a tile.
+        swizzle: the order of entries in a tile.
+    """
+
+    flat: Flat
+    group: str
+    tile: int
+    swizzle: Swizzle = UNSWIZZLED
+
+    @property
+    def start(self) -> Expression:
+        return self.tile * var(self.group)
 
 
 def find_sides(

@@ -44,9 +44,9 @@ from feinsum.transforms.gpu.cost import (
     predict_launch_s,
 )
 from feinsum.transforms.gpu.layouts import Flat, Swizzle
-from feinsum.transforms.gpu.pipeline import Key, Side, Tiled, TileLoop
-from feinsum.transforms.gpu.sides import Sides, find_sides
-from feinsum.transforms.gpu.tiles import GroupWriter, Items, Points
+from feinsum.transforms.gpu.pipeline import Key, TileLoop
+from feinsum.transforms.gpu.sides import Side, Sides, find_sides
+from feinsum.transforms.gpu.tiles import GroupWriter, Items, Points, Tiled
 from feinsum.transforms.primitives import Schedule, begin
 from feinsum.transforms.primitives.copy_async import COPIES
 from feinsum.transforms.primitives.schedule import Expression, Names

@@ -36,7 +36,13 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent
 from feinsum.records.environment import DeviceKind
 from feinsum.transforms.gpu.heuristics import MAX_COUNTED
-from feinsum.transforms.gpu.layouts import Flat, Share, TileLayout, split_into_grid_axes
+from feinsum.transforms.gpu.layouts import (
+    Flat,
+    Share,
+    Swizzle,
+    TileLayout,
+    split_into_grid_axes,
+)
 from feinsum.transforms.primitives import NestWriter, Schedule
 from feinsum.transforms.primitives.schedule import Expression, Names
 
@@ -105,6 +111,60 @@ class OutputGrid(NamedTuple):
     groups: Names
     item: str
     points: dict[str, Expression]
+
+
+@dataclass(frozen=True)
+class SharedTile:
+    """The tiles of an operand in shared memory, several at once.
+
+    Attributes:
+        array: name of the shared array, with an axis for the slots.
+        is_deep: whether the summed indices are the last axis.
+        swizzle: the order of entries along the other axis.
+    """
+
+    array: str
+    is_deep: bool
+    swizzle: Swizzle
+
+    def at(self, slot: Expression, deep: Expression, wide: Expression) -> p.Subscript:
+        """Return the entry by its numbers along the sum and in the order of results."""
+        return self._get_entry(slot, deep, self.swizzle.position(wide))
+
+    def loaded(
+        self, slot: Expression, deep: Expression, wide: Expression
+    ) -> p.Subscript:
+        """Return the entry by its numbers along the sum and in the order of loads."""
+        return self._get_entry(slot, deep, self.swizzle.compute_load_position(wide))
+
+    def _get_entry(
+        self, slot: Expression, deep: Expression, wide: Expression
+    ) -> p.Subscript:
+        subscripts = (wide, deep) if self.is_deep else (deep, wide)
+        return var(self.array)[(slot, *subscripts)]
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """An operand in one iteration of the loop over tiles.
+
+    Attributes:
+        tiles: the tiles of the arrays that it reads.
+        slot: the scalar with the slot of the tiles.
+        dtype: dtype of the operand.
+        value: computes the operand from the entries and the number along the sum.
+        is_function: whether that is more than the entry of one tile.
+    """
+
+    tiles: tuple[SharedTile, ...]
+    slot: str
+    dtype: np.dtype[Any]
+    value: Callable[[Sequence[Expression], Expression], Expression]
+    is_function: bool
+
+    def at(self, deep: Expression, wide: Expression) -> Expression:
+        entries = [tile.at(var(self.slot), deep, wide) for tile in self.tiles]
+        return self.value(entries, deep)
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,12 @@ Source: NVIDIA, PTX ISA, "cp.async", "cp.async.commit_group", "cp.async.wait_gro
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-import loopy as lp
-from pymbolic import primitives as p
 from pytools.tag import Tag
 
-from feinsum.transforms.primitives.schedule import make_c_statement
+from feinsum.transforms.primitives.schedule import add_offset
 
 VECTOR_BYTES = 16
 """Bytes that one copy moves, at most."""
@@ -89,7 +87,15 @@ inline __device__ void feinsum_copy_lanes(T *to, T const *from, int n_inside)
 
 @dataclass(frozen=True)
 class AsyncCopy(Tag):  # type: ignore[misc]
-    """What a C statement begins to copy: code that analyses kernels cannot parse C.
+    """Begin to copy entries, and write zeros after those that exist.
+
+    The kernel needs the macros ``COPIES``, as for the next two statements.
+
+    Rewrite::
+
+        tile[target_at] = array[source_at] if inside > 0 else 0
+
+        feinsum_copy(1, tile + target_at, array + source_at, inside);
 
     Attributes:
         lanes: contiguous entries.
@@ -105,10 +111,27 @@ class AsyncCopy(Tag):  # type: ignore[misc]
     source: tuple[str, str]
     inside: str
 
+    @property
+    def code(self) -> str:
+        pointers = ", ".join(map(add_offset, (self.target, self.source)))
+        return f"feinsum_copy({self.lanes}, {pointers}, {self.inside});"
+
+    @property
+    def read_names(self) -> frozenset[str]:
+        return frozenset({*self.target, *self.source, self.inside})
+
+    @property
+    def written_array(self) -> str:
+        return self.target[0]
+
 
 @dataclass(frozen=True)
 class CloseGroup(Tag):  # type: ignore[misc]
     """Make a group of all copies that were begun and are in no group yet."""
+
+    code = "feinsum_close_group()"
+    read_names: ClassVar[frozenset[str]] = frozenset()
+    written_array = ""
 
 
 @dataclass(frozen=True)
@@ -117,42 +140,9 @@ class AwaitGroups(Tag):  # type: ignore[misc]
 
     n_left: int
 
+    read_names: ClassVar[frozenset[str]] = frozenset()
+    written_array = ""
 
-def copy_async(
-    copy: AsyncCopy, insn_id: str, loops: Sequence[str], after: Collection[str]
-) -> lp.CInstruction:
-    """Make a statement that begins to copy.
-
-    Rewrite::
-
-        tile[target_at] = array[source_at] if inside > 0 else 0
-
-        feinsum_copy(1, tile + target_at, array + source_at, inside);
-
-    The kernel needs the macros ``COPIES``, as for the next two functions.
-    """
-    pointers = [f"{array} + {offset}" for array, offset in (copy.target, copy.source)]
-    return make_c_statement(
-        f"feinsum_copy({copy.lanes}, {', '.join(pointers)}, {copy.inside});",
-        insn_id, loops, after,
-        read_variables=frozenset({*copy.target, *copy.source, copy.inside}),
-        assignees=(p.Variable(copy.target[0]),),
-        tags=frozenset({copy}),
-    )  # fmt: skip
-
-
-def close_group(
-    insn_id: str, loops: Sequence[str], after: Collection[str]
-) -> lp.CInstruction:
-    """Make a statement that closes a group of copies."""
-    tags = frozenset({CloseGroup()})
-    return make_c_statement("feinsum_close_group()", insn_id, loops, after, tags=tags)
-
-
-def await_groups(
-    n_left: int, insn_id: str, loops: Sequence[str], after: Collection[str]
-) -> lp.CInstruction:
-    """Make a statement that waits for all groups but the last ``n_left``."""
-    code = f"feinsum_await_groups({n_left})"
-    tags = frozenset({AwaitGroups(n_left)})
-    return make_c_statement(code, insn_id, loops, after, tags=tags)
+    @property
+    def code(self) -> str:
+        return f"feinsum_await_groups({self.n_left})"

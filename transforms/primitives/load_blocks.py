@@ -13,14 +13,11 @@ Source: NVIDIA, PTX ISA, "ldmatrix".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-import loopy as lp
-from pymbolic import primitives as p
 from pytools.tag import Tag
 
-from feinsum.transforms.primitives.schedule import make_c_statement
+from feinsum.transforms.primitives.schedule import add_offset
 
 SIDE = 8
 """Rows and columns of a block."""
@@ -62,7 +59,15 @@ inline __device__ void feinsum_load_blocks(T *to, T const *row)
 
 @dataclass(frozen=True)
 class BlockLoad(Tag):  # type: ignore[misc]
-    """What a C statement loads: code that analyses kernels cannot parse C.
+    """Load four blocks to the registers of a warp.
+
+    The kernel needs the function in ``LOADS``.
+
+    Rewrite::
+
+        for k < 4, e < 2:  held[2*k + e] = block[k][g, 2*t + e]
+
+        feinsum_load_blocks<false>(held + held_at, tile + tile_at);
 
     Attributes:
         is_transposed: whether a lane gets two rows of a column.
@@ -75,30 +80,16 @@ class BlockLoad(Tag):  # type: ignore[misc]
     target: tuple[str, str]
     source: tuple[str, str]
 
+    @property
+    def code(self) -> str:
+        pointers = ", ".join(map(add_offset, (self.target, self.source)))
+        is_transposed = "true" if self.is_transposed else "false"
+        return f"feinsum_load_blocks<{is_transposed}>({pointers});"
 
-def load_blocks(
-    load: BlockLoad, insn_id: str, loops: Sequence[str], after: Collection[str]
-) -> lp.CInstruction:
-    """Make a statement by which a warp loads four blocks.
+    @property
+    def read_names(self) -> frozenset[str]:
+        return frozenset({*self.source, self.target[1]})
 
-    Rewrite::
-
-        for k < 4, e < 2:  held[2*k + e] = block[k][g, 2*t + e]
-
-        feinsum_load_blocks<false>(held + held_at, tile + tile_at);
-
-    The kernel needs the function in ``LOADS``.
-    """
-    target, source = (
-        f"{array} + {offset}" for array, offset in (load.target, load.source)
-    )
-    is_transposed = "true" if load.is_transposed else "false"
-    return make_c_statement(
-        f"feinsum_load_blocks<{is_transposed}>({target}, {source});",
-        insn_id,
-        loops,
-        after,
-        read_variables=frozenset({*load.source, load.target[1]}),
-        assignees=(p.Variable(load.target[0]),),
-        tags=frozenset({load}),
-    )
+    @property
+    def written_array(self) -> str:
+        return self.target[0]

@@ -26,16 +26,12 @@ Source: NVIDIA, cuBLAS, "cublas<t>gemmStridedBatched()".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import loopy as lp
-from pymbolic import primitives as p
 from pytools.tag import Tag
 
-from feinsum.targets.cuda.products import MatrixProduct
-from feinsum.transforms.primitives.schedule import make_c_statement
+from feinsum.transforms.primitives.schedule import add_offset
 
 WARP, ROWS, COLUMNS = 32, 16, 8
 
@@ -146,7 +142,15 @@ inline __device__ void feinsum_mma(float *c, T const *a, T const *b)
 
 @dataclass(frozen=True)
 class FragmentProduct(Tag):  # type: ignore[misc]
-    """What a C statement multiplies: code that analyses kernels cannot parse C.
+    """Add a product of fragments to sums.
+
+    The kernel needs the function in ``PRODUCTS``, or that in ``HALF_PRODUCTS``.
+
+    Rewrite::
+
+        sums[:16,:8] += left[:16,:depth] @ right[:depth,:8]
+
+        feinsum_mma<depth>(sums + sums_at, left + left_at, right + right_at);
 
     Attributes:
         depth: number of terms of the product.
@@ -159,34 +163,18 @@ class FragmentProduct(Tag):  # type: ignore[misc]
     left: tuple[str, str]
     right: tuple[str, str]
 
+    @property
+    def code(self) -> str:
+        pointers = ", ".join(map(add_offset, (self.sums, self.left, self.right)))
+        return f"feinsum_mma<{self.depth}>({pointers});"
 
-def multiply_fragments(
-    product: FragmentProduct,
-    insn_id: str,
-    loops: Sequence[str],
-    after: Collection[str],
-) -> lp.CInstruction:
-    """Make a statement that adds a product of fragments to sums.
+    @property
+    def read_names(self) -> frozenset[str]:
+        return frozenset({*self.sums, *self.left, *self.right})
 
-    Rewrite::
-
-        sums[:16,:8] += left[:16,:depth] @ right[:depth,:8]
-
-        feinsum_mma<depth>(sums + sums_at, left + left_at, right + right_at);
-
-    The kernel needs the function in ``PRODUCTS``, or that in ``HALF_PRODUCTS``.
-    """
-    operands = (product.sums, product.left, product.right)
-    pointers = ", ".join(f"{array} + {offset}" for array, offset in operands)
-    return make_c_statement(
-        f"feinsum_mma<{product.depth}>({pointers});",
-        insn_id,
-        loops,
-        after,
-        read_variables=frozenset(name for operand in operands for name in operand),
-        assignees=(p.Variable(product.sums[0]),),
-        tags=frozenset({product}),
-    )
+    @property
+    def written_array(self) -> str:
+        return self.sums[0]
 
 
 MATRICES = (
@@ -197,38 +185,4 @@ MATRICES = (
 #endif
 """,
 )
-
-
-def multiply_matrices(
-    product: MatrixProduct,
-    n_axes: int,
-    insn_id: str,
-    _loops: Sequence[str],
-    after: Collection[str],
-) -> lp.CInstruction:
-    """Make a statement by which the vendor's library multiplies whole arrays.
-
-    Rewrite::
-
-        for s:  result[s] = left[s] @ right[s]
-
-        (a launch of its own, which the library makes)
-
-    No other statement may be in this launch. The kernel needs the preamble
-    ``MATRICES``.
-
-    Args:
-        product: the product of matrices.
-        n_axes: number of axes of the result.
-        insn_id: id of the statement.
-        after: ids of the statements before it.
-    """
-    return make_c_statement(
-        "/* cuBLAS multiplies */;",
-        insn_id,
-        (),
-        after,
-        read_variables=frozenset({product.left, product.right}),
-        assignees=(p.Variable(product.result)[(0,) * n_axes],),
-        tags=frozenset({product}),
-    )
+"""For :class:`feinsum.targets.cuda.products.MatrixProduct`."""

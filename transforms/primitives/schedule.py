@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import islpy as isl
 import loopy as lp
@@ -266,6 +266,56 @@ def make_c_statement(
         depends_on=frozenset(after),
         **accesses,
     )
+
+
+def add_offset(entry: tuple[str, str]) -> str:
+    """Write a pointer to an entry in C: an array and the scalar with the offset."""
+    return " + ".join(entry)
+
+
+class CStatement(Protocol):
+    """What a statement of C code does: a tag, as analyses of kernels cannot parse C.
+
+    Attributes:
+        code: the text of the statement.
+        read_names: arrays and scalars that it reads.
+        written_array: the array that it writes; empty for none.
+    """
+
+    @property
+    def code(self) -> str: ...
+
+    @property
+    def read_names(self) -> frozenset[str]: ...
+
+    @property
+    def written_array(self) -> str: ...
+
+
+def make_tagged_statement(
+    statement: CStatement,
+    insn_id: str,
+    loops: Iterable[str],
+    after: Iterable[str],
+    *,
+    n_axes: int = 0,
+) -> lp.CInstruction:
+    """Make a statement of C code that is tagged by what it does.
+
+    Args:
+        statement: what it does.
+        insn_id: id of the statement.
+        loops: inames of the loops around it.
+        after: ids of the statements before it.
+        n_axes: number of axes of the written array, if it is in global memory.
+    """
+    written = (var(statement.written_array),) if statement.written_array else ()
+    return make_c_statement(
+        statement.code, insn_id, loops, after,
+        read_variables=statement.read_names,
+        assignees=tuple(x[(0,) * n_axes] if n_axes else x for x in written),
+        tags=frozenset({statement}),
+    )  # fmt: skip
 
 
 def _prepare(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:

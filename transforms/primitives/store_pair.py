@@ -7,14 +7,11 @@ Source: NVIDIA, PTX ISA, "st" with the vector ``.v2``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-import loopy as lp
-from pymbolic import primitives as p
 from pytools.tag import Tag
 
-from feinsum.transforms.primitives.schedule import make_c_statement
+from feinsum.transforms.primitives.schedule import add_offset
 
 STORES = (
     "10_feinsum_pair_stores",
@@ -57,7 +54,15 @@ inline __device__ void feinsum_store_pair(T *to, float const *from)
 
 @dataclass(frozen=True)
 class PairStore(Tag):  # type: ignore[misc]
-    """What a C statement stores: code that analyses the kernel cannot parse C.
+    """Store two sums of a work-item's private array in neighbouring entries.
+
+    The kernel needs CUDA, and the function in ``STORES``, or that in ``HALF_STORES``.
+
+    Rewrite::
+
+        if inside:  array[array_at : array_at + 2] = held[held_at : held_at + 2]
+
+        if (inside) feinsum_store_pair(array + array_at, held + held_at);
 
     Attributes:
         target: an array in global memory, and the private scalar that holds the offset
@@ -70,38 +75,15 @@ class PairStore(Tag):  # type: ignore[misc]
     source: tuple[str, str]
     inside: str
 
+    @property
+    def code(self) -> str:
+        pointers = ", ".join(map(add_offset, (self.target, self.source)))
+        return f"if ({self.inside}) feinsum_store_pair({pointers});"
 
-def store_pair(
-    store: PairStore,
-    n_axes: int,
-    insn_id: str,
-    loops: Sequence[str],
-    after: Collection[str],
-) -> lp.CInstruction:
-    """Store two sums of a work-item's private array in neighbouring entries.
+    @property
+    def read_names(self) -> frozenset[str]:
+        return frozenset({self.target[1], *self.source, self.inside})
 
-    Rewrite::
-
-        if inside:  array[array_at : array_at + 2] = held[held_at : held_at + 2]
-
-        if (inside) feinsum_store_pair(array + array_at, held + held_at);
-
-    The kernel needs CUDA, and the function in ``STORES``, or that in ``HALF_STORES``.
-
-    Args:
-        store: the two entries, and where they go.
-        n_axes: number of axes of the array in global memory.
-        insn_id: id of the statement.
-        loops: inames of the loops around it.
-        after: ids of the statements before it.
-    """
-    pointers = [f"{array} + {offset}" for array, offset in (store.target, store.source)]
-    return make_c_statement(
-        f"if ({store.inside}) feinsum_store_pair({', '.join(pointers)});",
-        insn_id,
-        loops,
-        after,
-        read_variables=frozenset({store.target[1], *store.source, store.inside}),
-        assignees=(p.Variable(store.target[0])[(0,) * n_axes],),
-        tags=frozenset({store}),
-    )
+    @property
+    def written_array(self) -> str:
+        return self.target[0]

@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from graphlib import TopologicalSorter
 from itertools import pairwise
 from typing import Any
@@ -33,13 +32,15 @@ from pymbolic.mapper.substitutor import make_subst_func
 from feinsum.ir import Extent
 from feinsum.transforms.primitives.operands import vectorize_last_axis
 from feinsum.transforms.primitives.schedule import (
+    CStatement,
     Expression,
     Names,
     Schedule,
     StatementBuilder,
     make_scaled_sum,
+    make_tagged_statement,
 )
-from feinsum.transforms.primitives.store_pair import PairStore, store_pair
+from feinsum.transforms.primitives.store_pair import PairStore
 from feinsum.transforms.primitives.vector_store import (
     compute_offset,
     make_vector_store,
@@ -276,16 +277,29 @@ class NestWriter:
         self._add(build(insn_id, loops, frozenset(after) | self._before), loops)
         return insn_id
 
-    def replace(
+    def state(
         self,
-        row: int,
-        build: StatementBuilder,
+        stem: str,
+        statement: CStatement,
         loops: Sequence[str],
-        after: Collection[str],
-    ) -> None:
-        """Replace a row by a statement that ``build`` makes."""
-        insn_id = self.schedule.instructions[row]
-        self._add(build(insn_id, loops, frozenset(after) | self._before), loops)
+        after: Collection[str] = (),
+        *,
+        row: int | None = None,
+        n_axes: int = 0,
+    ) -> str:
+        """Add a statement of C code, or replace a row by it; return its id.
+
+        The number of axes is for :func:`make_tagged_statement`.
+        """
+        schedule, before = self.schedule, frozenset(after) | self._before
+        insn_id = self._unused_ids(stem) if row is None else schedule.instructions[row]
+        self._add(
+            make_tagged_statement(
+                statement, str(insn_id), loops, before, n_axes=n_axes
+            ),
+            loops,
+        )
+        return str(insn_id)
 
     def barrier(self, loops: Sequence[str], after: Collection[str]) -> str:
         """Add a barrier at which all work-items of a group wait for each other."""
@@ -429,8 +443,9 @@ class NestWriter:
         is_inside, inside_id = self.scalar("inside", inside, loops, before)
         names = first.aggregate.name, target.aggregate.name
         store = PairStore((names[1], target_offset), (names[0], source), is_inside)
-        build = partial(store_pair, store, len(target.index_tuple))
-        self.replace(row, build, loops, (*before, source_id, target_id, inside_id))
+        after = (*before, source_id, target_id, inside_id)
+        n_axes = len(target.index_tuple)
+        self.state("store", store, loops, after, row=row, n_axes=n_axes)
 
     def scaled(self, row: int, value: Expression) -> Expression:
         """Multiply a sum by the scale of its row."""

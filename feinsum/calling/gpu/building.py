@@ -12,11 +12,13 @@ Each contender has a predicted time, and only the plausible ones are compiled::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from time import perf_counter
+from typing import Any, NamedTuple
 
 from feinsum.calling.einsum_call import (
     EinsumCall,
@@ -25,8 +27,7 @@ from feinsum.calling.einsum_call import (
     normalize_terms,
     with_terms,
 )
-from feinsum.calling.gpu.contenders import Contender, choose_fastest
-from feinsum.calling.gpu.flat import flatten_call
+from feinsum.calling.gpu.flat import FlatCall, flatten_call
 from feinsum.calling.gpu.prepared import (
     LETTERS,
     CopyCall,
@@ -65,14 +66,18 @@ from feinsum.calling.predicted import (
     build_predicted_kernel,
     is_faulty,
     list_predicted_families,
+    note_fault,
 )
 from feinsum.contraction import Step
 from feinsum.dtypes import is_half
-from feinsum.errors import BuildError
+from feinsum.errors import BuildError, DeviceLostError, FeinsumError
 from feinsum.ir import IndexList, write_subscripts
+from feinsum.select import find_fastest
 from feinsum.targets.cuda.built import CudaBuilt
 from feinsum.targets.cuda.cutensor import has_cutensor
 from feinsum.transforms.cost import Costed
+
+logger = logging.getLogger(__name__)
 
 PLAUSIBLE = 2.5
 """Maximum predicted slowdown at which a contender may still prove the fastest."""
@@ -81,6 +86,102 @@ N_PLANS = 2
 CLOSE = 1.3
 LIBRARY_SHARE = 2.0
 """Time of CuPy's einsum, as a multiple of the minimum time of the operation."""
+
+
+class Contender(NamedTuple):
+    """A way to compute an einsum.
+
+    Attributes:
+        kind: its name in messages.
+        seconds: the predicted time.
+        make: builds the call; returns None if that is not possible.
+        is_proven: whether it is timed whatever its predicted time is.
+    """
+
+    kind: str
+    seconds: float
+    make: Callable[[], GpuCall | None]
+    is_proven: bool = False
+
+    def attempt(self) -> GpuCall | None:
+        """Build the call; None if that fails, such as for too large intermediates."""
+        try:
+            return self.make()
+        except DeviceLostError:
+            raise
+        except FeinsumError as error:
+            logger.warning("skipped %s: %s", self.kind, error)
+            return None
+
+
+def choose_fastest(calls: Sequence[GpuCall], site: Site) -> GpuCall:
+    """Return the call that is certainly faster than the first one; else the first.
+
+    Calls that fail are logged and left out.
+    """
+    # without a rival there is nothing to time
+    if len(calls) == 1:
+        return calls[0]
+    working = [call for call in calls if _can_run(call, site)]
+    if not working:
+        return calls[0]
+    return working[find_fastest([partial(_time_call, call, site) for call in working])]
+
+
+def _can_run(call: GpuCall, site: Site) -> bool:
+    """Return whether a call runs; this first run compiles and allocates, untimed."""
+    try:
+        _time_call(call, site)
+    except DeviceLostError:
+        raise
+    except FeinsumError as error:
+        logger.warning("skipped %r: %s", call, error)
+        return False
+    return True
+
+
+def _time_call(call: GpuCall, site: Site) -> float:
+    """Time a call on the GPU, or on the host if that takes longer."""
+    on_host_s = 0.0
+
+    def run() -> None:
+        nonlocal on_host_s
+        start = perf_counter()
+        call(site.arrays, site.stream)
+        on_host_s = perf_counter() - start
+
+    try:
+        on_gpu_s = site.opened.session.timed(run, site.stream)
+    except DeviceLostError:
+        _note_faults(call, site)
+        raise
+    logger.debug("%r takes %.3g s, the host %.3g s", call, on_gpu_s, on_host_s)
+    # a call cannot be repeated faster than the host launches it
+    return max(on_gpu_s, on_host_s)
+
+
+def _note_faults(call: GpuCall, site: Site) -> None:
+    """Record the predicted recipes of a call that cost the device, to exclude them."""
+    # an error shows at the next synchronization, so any launch may have caused it
+    for kernel_call in _list_kernels(call):
+        kernel = kernel_call.kernel
+        if kernel is not None and kernel.spec is not None:
+            note_fault(kernel_call.parsed.einsum, kernel.spec, site.opened)
+
+
+def _list_kernels(call: GpuCall | None) -> Iterator[KernelCall]:
+    # a flat call repeats the launches of another one
+    if isinstance(call, FlatCall):
+        call = call.origin
+    if isinstance(call, KernelCall):
+        yield call
+    inner_calls: Iterable[GpuCall | None] = ()
+    if isinstance(call, StepsCall):
+        inner_calls = (step for _, step in call.steps)
+    elif isinstance(call, ProductCall):
+        inner_calls = (*call.copies, call.added)
+    for inner_call in inner_calls:
+        yield from _list_kernels(inner_call)
 
 
 def build(parsed: EinsumCall, site: Site) -> GpuCall:

@@ -10,16 +10,16 @@ allocation. The call ``ij,jk,kl->il`` of A, B, C in two products::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from feinsum.calling.einsum_call import EinsumCall
 from feinsum.calling.gpu.prepared import (
     GpuCall,
     KernelCall,
+    PreparedCall,
     ProductCall,
     StepsCall,
     ViewCall,
@@ -72,8 +72,8 @@ class Written(NamedTuple):
     axes: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class FlatCall:
+@dataclass(frozen=True, eq=False, repr=False)
+class FlatCall(PreparedCall):
     """A call whose launches are all prepared.
 
     Attributes:
@@ -82,15 +82,10 @@ class FlatCall:
     """
 
     origin: GpuCall
-    opened: CudaDevice
     launches: tuple[tuple[Launch, tuple[int, ...]], ...]
     offsets: tuple[int, ...]
     n_bytes: int
     written: Written
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the fields: what is prepared for this process stays here."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __repr__(self) -> str:
         return repr(self.origin)
@@ -103,10 +98,6 @@ class FlatCall:
     def prepared(self) -> list[tuple[Prepared, tuple[int, ...]]]:
         """The launches in this process; this GPU has to be the current one."""
         return prepare_launches(self.launches, self.session)
-
-    @property
-    def parsed(self) -> EinsumCall:
-        return self.origin.parsed
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -149,8 +140,9 @@ def flatten_call(call: GpuCall, opened: CudaDevice, arrays: Sequence[Any]) -> Gp
     if written is None or program.n_bytes > MAX_BYTES:
         return call
     return FlatCall(
-        call,
+        call.parsed,
         opened,
+        call,
         tuple(program.launches),
         tuple(program.offsets),
         program.n_bytes,

@@ -38,7 +38,7 @@ class GpuCall(Protocol):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Prepared:
+class PreparedCall:
     """The base of all prepared calls."""
 
     parsed: EinsumCall
@@ -96,7 +96,7 @@ def get_blas_dtype(parsed: EinsumCall) -> np.dtype[Any]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ZerosCall(_Prepared):
+class ZerosCall(PreparedCall):
     """Zeros: an extent is zero, so that no product is formed."""
 
     def __call__(self, arrays: Sequence[Any], stream: Any) -> Any:
@@ -107,7 +107,7 @@ class ZerosCall(_Prepared):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ViewCall(_Prepared):
+class ViewCall(PreparedCall):
     """A single operand with its axes in another order, or its diagonal."""
 
     @cached_property
@@ -142,7 +142,7 @@ class CopyCall(ViewCall):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class LibraryCall(_Prepared):
+class LibraryCall(PreparedCall):
     """The vendor's libraries compute everything."""
 
     @cached_property
@@ -177,7 +177,7 @@ class LibraryCall(_Prepared):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ProductCall(_Prepared):
+class ProductCall(PreparedCall):
     """BLAS multiplies stacks of matrices, after copying some of them to another order.
 
     The axes of the result may be permuted in memory, as in results of numpy's einsum.
@@ -245,7 +245,7 @@ class ProductCall(_Prepared):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CutensorCall(_Prepared):
+class CutensorCall(PreparedCall):
     """cuTENSOR contracts two arrays of any strides, without copies of them."""
 
     @cached_property
@@ -269,7 +269,7 @@ class CutensorCall(_Prepared):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class KernelCall(_Prepared):
+class KernelCall(PreparedCall):
     """A kernel computes everything; it reads arrays in C order.
 
     Attributes:
@@ -305,7 +305,7 @@ class KernelCall(_Prepared):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class StepsCall(_Prepared):
+class StepsCall(PreparedCall):
     """Steps of a few operands each, where one kernel would do far more work.
 
     Attributes:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,7 +17,6 @@ from pymbolic.mapper.evaluator import evaluate
 
 from feinsum.errors import BuildError, MeasurementError
 from feinsum.targets.cuda.code import CudaCode, CudaLaunch
-from feinsum.targets.cuda.cupy_session import CupySession
 from feinsum.targets.cuda.figures import (
     MAX_THREADS,
     KernelFigures,
@@ -28,7 +25,13 @@ from feinsum.targets.cuda.figures import (
     require_occupancy,
 )
 from feinsum.targets.cuda.gemm import Gemm
-from feinsum.targets.cuda.launches import GemmLaunch, KernelLaunch, Launch, LaunchList
+from feinsum.targets.cuda.launches import (
+    GemmLaunch,
+    KernelLaunch,
+    Launch,
+    LaunchList,
+    time_launches,
+)
 from feinsum.targets.cuda.nvrtc import CudaBinary
 from feinsum.targets.layout import Layout, compute_layout, get_entry_kernel
 from feinsum.targets.protocol import Timer
@@ -77,7 +80,6 @@ class _Sized(NamedTuple):
     """A launch for given values of the scalars."""
 
     launch: CudaLaunch
-    function: Any
     grid: tuple[int, ...]
     block: tuple[int, ...]
     gemm: Gemm | None
@@ -100,13 +102,12 @@ class CudaBuilt:
     t_unit: Any
     code: CudaCode
     binary: CudaBinary
-    functions: tuple[Any, ...]
 
     timer: Timer = "cuda-events"
 
     @property
     def n_launches(self) -> int:
-        return len(self.functions)
+        return len(self.code.launches)
 
     def figures(self) -> tuple[KernelFigures, ...]:
         """Return the registers, spills and shared memory of each launch."""
@@ -136,62 +137,52 @@ class CudaBuilt:
         launch = self.launcher(arguments)
         if self.opened.flushes_cache:
             self.opened.flush()
-        # earlier work is not timed
-        session.synchronize()
-        if timer == "cuda-events":
-            return session.timed(launch)
-        if timer != "wall":
+        if timer not in ("cuda-events", "wall"):
             raise MeasurementError(
                 f"a GPU has no clock {timer!r}, only 'cuda-events' and 'wall'"
             )
-        return _time_by_wall(session, launch)
+        return time_launches(session, launch, timer)
 
     def launcher(
         self, arguments: Mapping[str, Any], stream: Any = None
     ) -> Callable[[], None]:
-        """Return a function that makes all launches of one run, any number of times."""
+        """Return a function that makes all launches of one run, any number of times.
+
+        This GPU has to be the current one when it is called.
+        """
+        session = self.opened.session
         scalars = {name: arguments[name] for name in self.code.scalars}
         values = {**dict(arguments), **self._allocate_temporaries(scalars)}
-        steps = self._prepare_steps(self._size_launches(scalars), values, stream)
 
-        def run() -> None:
-            for step in steps:
-                step()
+        def find_addresses(launch: CudaLaunch) -> list[int]:
+            arrays = [values[name] for name in _list_arrays(launch, scalars)]
+            return session.addresses(
+                [x.flat if isinstance(x, DeviceArray) else x for x in arrays]
+            )
+
+        with session.active():
+            steps = [
+                (
+                    self._describe_launch(sized, scalars).prepare(session),
+                    find_addresses(sized.launch),
+                )
+                for sized in self._size_launches(scalars)
+            ]
+        stream = stream or session.stream
+
+        def run(_alive: Mapping[str, Any] = values) -> None:
+            """Launch all, keeping alive the arrays whose addresses were taken."""
+            for launch, addresses in steps:
+                launch(addresses, stream)
 
         return run
-
-    def _prepare_steps(
-        self, sized: Sequence[_Sized], values: Mapping[str, Any], stream: Any
-    ) -> list[Callable[[], None]]:
-        session = self.opened.session
-
-        def prepare_step(sized: _Sized) -> Callable[[], None]:
-            product = sized.launch.product
-            if product is not None and sized.gemm is not None:
-                first, second, result = (
-                    self._convert_argument(name, values[name])
-                    for name in (product.right, product.left, product.result)
-                )
-                return partial(
-                    session.multiply, sized.gemm, first, second, result, stream
-                )
-            launch = sized.launch
-            arguments = [
-                self._convert_argument(name, values[name]) for name in launch.arguments
-            ]
-            return partial(
-                session.launch, sized.function, sized.grid, sized.block, arguments,
-                launch.shared_bytes, stream,
-            )  # fmt: skip
-
-        return list(map(prepare_step, sized))
 
     def _size_launches(self, scalars: Mapping[str, Any]) -> list[_Sized]:
         """Return the launches that have a work-group."""
         launches = []
-        for launch, function in zip(self.code.launches, self.functions, strict=True):
+        for launch in self.code.launches:
             grid, block = map(tuple, launch.sizes(scalars))
-            launches.append(_Sized(launch, function, grid, block, launch.gemm(scalars)))
+            launches.append(_Sized(launch, grid, block, launch.gemm(scalars)))
         # CUDA refuses to launch an empty grid
         return [launch for launch in launches if prod(launch.grid)]
 
@@ -268,9 +259,11 @@ class CudaBuilt:
         launch = sized.launch
         if sized.gemm is not None and launch.product is not None:
             return GemmLaunch(sized.gemm, self._get_dtype(launch.product.result))
-        # None for an array, whose address comes with the call
+        # None for an array, whose address comes with the call; the driver copies the
+        # bytes of a number, which needs the parameter's dtype
+        dtypes = self.code.scalars
         values = [
-            self._convert_argument(name, scalars[name]) if name in scalars else None
+            dtypes[name].type(scalars[name]) if name in scalars else None
             for name in launch.arguments
         ]
         return KernelLaunch(
@@ -307,20 +300,6 @@ class CudaBuilt:
             name: (max(1, prod(int(evaluate(n, values)) for n in shape)), dtype)
             for name, (shape, dtype) in self.code.temporaries.items()
         }
-
-    def _convert_argument(self, name: str, value: Any) -> Any:
-        # the driver copies the bytes of a scalar, which needs the parameter's dtype
-        dtype = self.code.scalars.get(name)
-        if dtype is not None:
-            return dtype.type(value)
-        return value.flat if isinstance(value, DeviceArray) else value
-
-
-def _time_by_wall(session: CupySession, launch: Callable[[], None]) -> float:
-    start = perf_counter()
-    launch()
-    session.synchronize()
-    return perf_counter() - start
 
 
 def _deliver(result: Any, out: Any) -> Any:

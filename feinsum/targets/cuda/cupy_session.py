@@ -299,30 +299,6 @@ class CupySession:
                 )
             return function
 
-    def launch(
-        self,
-        function: Any,
-        grid: Sequence[int],
-        block: Sequence[int],
-        arguments: Sequence[Any],
-        shared_bytes: int,
-        stream: Any = None,
-    ) -> None:
-        """Launch a kernel; see :meth:`launcher` for one that is launched often."""
-        with CudaErrors("the kernel failed to start"), self.device:
-            function(
-                tuple(grid), tuple(block), tuple(arguments),
-                shared_mem=shared_bytes, stream=self._choose_stream(stream),
-            )  # fmt: skip
-
-    def multiply(
-        self, gemm: Gemm, left: Any, right: Any, result: Any, stream: Any = None
-    ) -> None:
-        """Multiply a stack of matrices with cuBLAS."""
-        multiply = self.multiplier(gemm, result.dtype)
-        with self.device:
-            multiply(self.addresses((left, right, result)), self._choose_stream(stream))
-
     def synchronize(self, stream: Any = None) -> None:
         """Wait until all work on a stream has ended."""
         with CudaErrors("the kernel failed to run"), self.device:

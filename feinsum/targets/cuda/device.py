@@ -109,11 +109,10 @@ class CudaDevice:
         for launch in code.launches:
             check_launch(launch, self.capability)
         binary = self.compiled(code.source)
-        functions = tuple(
+        for launch in code.launches:
+            # refused here, and not at the first launch
             self.session.function(binary, launch.name, launch.shared_bytes)
-            for launch in code.launches
-        )
-        return CudaBuilt(self, t_unit, code, binary, functions)
+        return CudaBuilt(self, t_unit, code, binary)
 
     def upload(self, buffer: Array, layout: Layout) -> DeviceArray:
         from feinsum.targets.cuda.built import DeviceArray
@@ -149,9 +148,9 @@ class CudaDevice:
         self.session.write(array.flat, buffer)
 
     def program(self, source: str, name: str) -> CudaProgram:
-        from feinsum.targets.cuda.programs import CudaProgram
+        from feinsum.targets.cuda.programs import DIALECT, CudaProgram
 
-        return CudaProgram.of(self.session, self.compiled, source, name)
+        return CudaProgram(self.session, self.compiled(DIALECT + source), name)
 
     def flush(self) -> None:
         """Fill the cache with other data."""

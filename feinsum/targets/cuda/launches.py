@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from feinsum.targets.cuda.cupy_session import CupySession
 from feinsum.targets.cuda.gemm import Gemm
 from feinsum.targets.cuda.nvrtc import CudaBinary
+from feinsum.targets.protocol import Timer
 
 Prepared: TypeAlias = Callable[[Sequence[int], Any], None]
 """A launch as a function of addresses and a stream."""
@@ -102,3 +104,18 @@ def prepare_launches(
 ) -> list[tuple[Prepared, tuple[int, ...]]]:
     """Load launches into a session; each keeps its positions in a table."""
     return [(launch.prepare(session), positions) for launch, positions in launches]
+
+
+def time_launches(
+    session: CupySession, launch: Callable[[], None], timer: Timer
+) -> float:
+    """Return the seconds of launches by events, or by the wall clock to their end."""
+    # earlier work is not timed
+    session.synchronize()
+    if timer == "cuda-events":
+        return session.timed(launch)
+    with session.active():
+        start = perf_counter()
+        launch()
+        session.synchronize()
+    return perf_counter() - start

@@ -19,6 +19,8 @@ from feinsum.targets.cuda.gemm import Gemm
 class MatrixProduct(Tag):  # type: ignore[misc]
     """``result[s] = left[s] @ right[s]``, as a replacement for a statement of a kernel.
 
+    The library makes a launch of its own; no other statement may be in this launch.
+
     Attributes:
         left, right, result: names of arrays, which are stacks of matrices in C order.
         sizes: numbers of values of s, rows, columns, and terms of a sum, as expressions
@@ -33,6 +35,16 @@ class MatrixProduct(Tag):  # type: ignore[misc]
     sizes: tuple[Any, Any, Any, Any]
     are_turned: tuple[bool, bool]
     are_single: tuple[bool, bool]
+
+    code = "/* cuBLAS multiplies */;"
+
+    @property
+    def read_names(self) -> frozenset[str]:
+        return frozenset({self.left, self.right})
+
+    @property
+    def written_array(self) -> str:
+        return self.result
 
     def gemm(self, scalars: Mapping[str, int]) -> Gemm:
         """Return the call of BLAS for the values of the scalars.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from feinsum.targets.cuda.code import PREAMBLE
 from feinsum.targets.cuda.cupy_session import CupySession
+from feinsum.targets.cuda.launches import KernelLaunch, time_launches
 from feinsum.targets.cuda.nvrtc import CudaBinary
 from feinsum.targets.protocol import Timer
 
@@ -21,7 +24,7 @@ _NAMES = "\n".join(
     for lanes in (2, 4, 8, 16)
 )
 
-_DIALECT = f"""{PREAMBLE}
+DIALECT = f"""{PREAMBLE}
 #define uint unsigned int
 #define uchar unsigned char
 #define ulong unsigned long
@@ -39,20 +42,11 @@ _DIALECT = f"""{PREAMBLE}
 
 @dataclass(frozen=True)
 class CudaProgram:
-    """A kernel that is loaded; see :class:`feinsum.targets.protocol.SourceKernel`."""
+    """A compiled kernel; see :class:`feinsum.targets.protocol.SourceKernel`."""
 
     session: CupySession
-    function: Any
-
-    @classmethod
-    def of(
-        cls,
-        session: CupySession,
-        compiled: Callable[[str], CudaBinary],
-        source: str,
-        name: str,
-    ) -> CudaProgram:
-        return cls(session, session.function(compiled(_DIALECT + source), name, 0))
+    binary: CudaBinary
+    name: str
 
     def run(
         self,
@@ -62,21 +56,20 @@ class CudaProgram:
         timer: Timer | None = None,
     ) -> float:
         """Return the seconds of a run over ``n_items`` work-items."""
-        block = n_local or _choose_block(n_items)
-        values = [getattr(x, "flat", x) if hasattr(x, "layout") else x
-                  for x in arguments]  # fmt: skip
-
-        def launch() -> None:
-            grid = (n_items // block, 1, 1)
-            self.session.launch(self.function, grid, (block, 1, 1), values, 0)
-
-        self.session.synchronize()
-        if timer != "wall":
-            return self.session.timed(launch)
-        start = perf_counter()
-        launch()
-        self.session.synchronize()
-        return perf_counter() - start
+        session, block = self.session, n_local or _choose_block(n_items)
+        grid, values = (
+            (n_items // block, 1, 1),
+            [getattr(x, "flat", x) if hasattr(x, "layout") else x for x in arguments],
+        )
+        numbers = tuple(x if isinstance(x, np.generic) else None for x in values)
+        launch = KernelLaunch(self.binary, self.name, grid, (block, 1, 1), 0, numbers)
+        addresses = session.addresses(
+            [x for x in values if not isinstance(x, np.generic)]
+        )
+        with session.active():
+            start = launch.prepare(session)
+        run = partial(start, addresses, session.stream)
+        return time_launches(session, run, timer or "cuda-events")
 
 
 def _choose_block(n_items: int) -> int:

@@ -15,7 +15,7 @@ import pytest
 import feinsum
 from feinsum.calling import predicted
 from feinsum.calling.einsum_call import parse_call
-from feinsum.calling.gpu import building, contenders
+from feinsum.calling.gpu import building
 from feinsum.calling.gpu.cached import CachedCalls
 from feinsum.calling.gpu.flat import flatten_call
 from feinsum.calling.gpu.site import Site
@@ -47,6 +47,25 @@ pytestmark = [needs_nvrtc, LOOPY_WARNINGS]
 def without_timing(monkeypatch):
     """What is predicted to be the fastest is taken: the times here mean nothing."""
     monkeypatch.setattr(building, "PLAUSIBLE", 1.0)
+
+
+@pytest.fixture
+def set_times(monkeypatch):
+    """Sets the seconds of a call to a function of its launches; returns the session."""
+
+    def set_times(seconds_of):
+        session = open_device("cuda").session
+
+        def timed(_self, run, _stream):
+            session.launches.clear()
+            run()
+            return seconds_of(session.launches)
+
+        monkeypatch.setattr(building, "PLAUSIBLE", np.inf)
+        monkeypatch.setattr(type(session), "timed", timed)
+        return session
+
+    return set_times
 
 
 class OnGpu:
@@ -85,6 +104,7 @@ RNG = np.random.default_rng(0)
         ("iij,kjl->lk", [(5, 5, 4), (3, 4, 6)]),
         ("ijk,i->ijk", [(3, 20, 30), (3,)]),
         ("ij,jk->ik", [(0, 4), (4, 3)]),
+        ("ij,jk,kl,lm->im", [(11, 11)] * 4),  # in pairs: one nest would do far more
     ],
 )
 def test_a_call_computes_where_the_operands_are(stand_in, subscripts, shapes):
@@ -127,13 +147,6 @@ def test_a_kernel_that_spills_is_skipped(stand_in, monkeypatch):
     a = RNG.random((5, 6))
     assert np.array_equal(call("ij,ij->ij", a, a), a * a)
     assert session.launches[-1] == "library"
-
-
-def test_many_operands_are_multiplied_in_pairs(stand_in):
-    """One nest would take eight times as many operations."""
-    arrays = [RNG.random((11, 11)) for _ in range(4)]
-    subscripts = "ij,jk,kl,lm->im"
-    assert np.allclose(call(subscripts, *arrays), np.einsum(subscripts, *arrays))
 
 
 def test_steps_may_have_more_indices_than_letters(stand_in, monkeypatch):
@@ -197,11 +210,9 @@ def test_large_products_are_for_libraries(stand_in):
 
 @pytest.mark.parametrize("is_kernel", [True, False])
 def test_a_recorded_recipe_is_timed_against_the_library(
-    stand_in, monkeypatch, is_kernel
+    stand_in, monkeypatch, set_times, is_kernel
 ):
     """Once, and the faster one is taken."""
-    monkeypatch.setattr(building, "PLAUSIBLE", np.inf)
-    session = open_device("cuda").session
     expected = "launch" if is_kernel else "product"
 
     def recorded(einsum, sizes, strides, opened, _options):
@@ -211,13 +222,7 @@ def test_a_recorded_recipe_is_timed_against_the_library(
         return build_predicted_kernel(problem, opened, candidates=family)[0]
 
     monkeypatch.setattr(building, "build_recorded_kernel", recorded)
-
-    def timed(_self, run, _stream):
-        session.launches.clear()
-        run()
-        return 1e9 * (session.launches != [expected])
-
-    monkeypatch.setattr(type(session), "timed", timed)
+    session = set_times(lambda launches: 1e9 * (launches != [expected]))
     arrays = RNG.random((40, 50)), RNG.random((50, 60))
     database = InMemoryStore()
     for _ in range(2):
@@ -457,18 +462,10 @@ def test_cutensor_is_no_candidate(
     assert "cutensor" not in {one.kind for one in every}
 
 
-def test_cutensor_is_chosen_where_it_is_the_fastest(stand_in, monkeypatch):
+def test_cutensor_is_chosen_where_it_is_the_fastest(stand_in, monkeypatch, set_times):
     """By the times, as the others are."""
-    monkeypatch.setattr(building, "PLAUSIBLE", np.inf)
     monkeypatch.setattr(building, "has_cutensor", lambda: True)
-    session = open_device("cuda").session
-
-    def timed(_self, run, _stream):
-        session.launches.clear()
-        run()
-        return 1e9 * (session.launches != ["cutensor"])
-
-    monkeypatch.setattr(type(session), "timed", timed)
+    session = set_times(lambda launches: 1e9 * (launches != ["cutensor"]))
     a, b = RNG.random((9, 8)), RNG.random((8, 7))
     assert np.allclose(call("ij,jk->ik", a, b), a @ b)
     assert session.launches[-1] == "cutensor"
@@ -506,19 +503,15 @@ def test_a_repeated_call_of_native_arrays_is_at_hand(stand_in, monkeypatch):
         feinsum.call_einsum("ij,jk->ik", a, b.T.copy().T, **options)
 
 
-def test_contenders_are_timed(stand_in, monkeypatch):
+def test_contenders_are_timed(stand_in, set_times):
     """The fastest one is kept, whatever was predicted; one that fails is skipped."""
-    monkeypatch.setattr(building, "PLAUSIBLE", np.inf)
-    session = open_device("cuda").session
 
-    def timed(_self, run, _stream):
-        session.launches.clear()
-        run()
-        if "product" in session.launches:
+    def seconds_of(launches):
+        if "product" in launches:
             raise MeasurementError("cuBLAS is not there")
         return 1.0
 
-    monkeypatch.setattr(type(session), "timed", timed)
+    session = set_times(seconds_of)
     a, b = RNG.random((9, 8)), RNG.random((8, 7))
     assert np.allclose(call("ij,jk->ik", a, b), a @ b)
     assert session.launches[-1] == "launch"
@@ -561,7 +554,7 @@ def test_a_contender_that_costs_the_gpu_is_left_out_later(
     kernel = next(building.list_kernel_contenders(parsed, site)).make()
     monkeypatch.setattr(type(opened.session), "timed", lose_gpu)
     with pytest.raises(DeviceLostError):
-        contenders._time_call(flatten_call(kernel, opened, arrays), site)
+        building._time_call(flatten_call(kernel, opened, arrays), site)
     assert is_faulty(kernel.parsed.einsum, kernel.kernel.spec, opened)
 
 
@@ -578,7 +571,7 @@ def test_all_kernels_of_a_contender_are_left_out_later(stand_in, monkeypatch, tm
     made = steps.make()
     monkeypatch.setattr(type(opened.session), "timed", lose_gpu)
     with pytest.raises(DeviceLostError):
-        contenders._time_call(flatten_call(made, opened, arrays), site)
+        building._time_call(flatten_call(made, opened, arrays), site)
     parts = [one.origin for _, one in made.steps]
     assert len(parts) == 2
     for kernel in parts:

@@ -272,14 +272,6 @@ class Function:
         kernel = function(self.source, self.name, shared_bytes)
         GPU.launch(kernel, (grid, block), words, stream)
 
-    def __call__(self, grid, block, arguments, shared_mem, stream):
-        words = [
-            x.data.ptr if isinstance(x, ndarray)
-            else int.from_bytes(x.tobytes(), "little")
-            for x in arguments
-        ]  # fmt: skip
-        self.launch(grid, block, shared_mem, words, stream)
-
 
 def launch_kernel(handle, *given):
     """``cuLaunchKernel``, which has copied the arguments when it returns."""

@@ -185,12 +185,6 @@ class StandInSession:
             raise MeasurementError(BARRIERS)
         self._launched("launch", stream)
 
-    def multiply(self, gemm, left, right, result, stream=None):
-        self._launched("library", stream)
-        multiply_reference(
-            gemm, left.reshape(-1), right.reshape(-1), result.reshape(-1)
-        )
-
     def launcher(self, function, grid, block, shared_bytes, values):
         def launch(addresses, stream):
             left = iter(addresses)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import weakref
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 from feinsum.errors import DeviceLostError, MeasurementError
 from feinsum.measure import compile_kernel
 from feinsum.targets.cuda import cupy_session
+from feinsum.targets.cuda.cupy_session import Launcher
 from feinsum.targets.cuda.cutensor import load_cutensor
 from feinsum.targets.devices import open_device
 from tests.targets.cuda.fake_driver import (
@@ -274,3 +276,25 @@ def test_a_stream_waits_for_another_one(session):
     second.do(lambda: done.append("waited"))
     second.synchronize()
     assert done == ["before", "waited"]
+
+
+def test_a_kernel_gets_its_arguments_in_order():
+    """By a pointer to each: addresses of arrays as given, numbers in their own type."""
+    seen = []
+
+    def launch(function, *sizes_and_stream):
+        *sizes, stream, places, extra = sizes_and_stream
+        slots = (ctypes.c_void_p * 4).from_address(places)
+        kinds = (ctypes.c_uint64, ctypes.c_int32, ctypes.c_uint64, ctypes.c_double)
+        values = [k.from_address(at).value for k, at in zip(kinds, slots, strict=True)]
+        seen.append((function, sizes, stream, extra, values))
+
+    values = [None, np.int32(-7), None, np.float64(2.5)]
+    launcher = Launcher(launch, SimpleNamespace(ptr=99), range(1, 8), values)
+    launcher([1 << 40, 512], 5)
+    launcher([1024, 3], 6)
+    sizes = [1, 2, 3, 4, 5, 6, 7]
+    assert seen == [
+        (99, sizes, 5, 0, [1 << 40, -7, 512, 2.5]),
+        (99, sizes, 6, 0, [1024, -7, 3, 2.5]),
+    ]

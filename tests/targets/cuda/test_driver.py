@@ -99,7 +99,8 @@ def test_products_are_asked_of_cublas(monkeypatch, n):
     )  # fmt: skip
     arrays = [cupy.asarray(x) for x in (right, left, np.empty((n, 4, 5)))]
     session = CupySession(nullcontext(), nullcontext())
-    session.multiply(product.gemm({}), *arrays)
+    multiply = session.multiplier(product.gemm({}), arrays[2].dtype)
+    multiply(session.addresses(arrays), nullcontext())
     get_blas.cache_clear()
     assert np.allclose(arrays[2].get(), left.transpose(0, 2, 1) @ right)
 

@@ -192,7 +192,7 @@ def test_repeated_products_of_the_library_are_made_one_by_one(stand_in):
     bound = compiled.bind(arguments)
     slots = {k: getattr(s, "array", s) for k, s in bound.slots.items()}
     compiled.built.repeated(slots, 3)()
-    assert opened.session.launches[-3:] == ["library"] * 3
+    assert opened.session.launches[-3:] == ["product"] * 3
     assert np.allclose(bound.read()["out"], expected["out"])
 
 
