@@ -200,9 +200,9 @@ class BuiltKernel:
     def call(self, structure: CallStructure) -> PreparedCall | None:
         """Prepare a call of the structure with the kernel; None beyond its limits."""
         from feinsum.calling.host.prepared import PreparedCall
-        from feinsum.calling.layouts import pack_array
+        from feinsum.calling.structure import pack_array
 
-        values = structure.constants(is_normal=self.is_normal)
+        values = structure.get_call(is_normal=self.is_normal).constants
         if any(values[name] > limit for name, limit in self.limits.items()):
             return None
         constants = {
@@ -344,8 +344,8 @@ def _compute_limits(structure: CallStructure, call: PreparedCall) -> dict[str, i
 
     assert call.kernel is not None
     t_unit = call.kernel.t_unit
-    parsed = structure.normal.parsed if call.is_normal else structure.parsed
-    values = structure.constants(is_normal=call.is_normal)
+    laid_out = structure.get_call(is_normal=call.is_normal)
+    parsed, values = laid_out.parsed, laid_out.constants
 
     def count_bytes(factor: int) -> int:
         larger = {**values, **{name: factor * n for name, n in parsed.sizes.items()}}

@@ -41,13 +41,6 @@ from feinsum.calling.kernel import (
     make_sizes_key,
 )
 from feinsum.calling.kernel_cache import CallKey, get_cached_kernel
-from feinsum.calling.layouts import (
-    COPIED,
-    ArgumentLayout,
-    list_stride_values,
-    list_strides,
-    make_strided_layout,
-)
 from feinsum.calling.predicted import (
     UnrecordedCall,
     build_checked_kernel,
@@ -55,10 +48,14 @@ from feinsum.calling.predicted import (
     view_as,
 )
 from feinsum.calling.structure import (
+    COPIED,
     OUTPUT,
     CallStructure,
+    LaidOutCall,
     Layouts,
-    NormalizedCall,
+    list_stride_values,
+    list_strides,
+    make_strided_layout,
 )
 from feinsum.canonical import CanonicalForm, canonicalize
 from feinsum.errors import FeinsumError
@@ -105,13 +102,13 @@ def _build_for_host(
     """Build a call of host arrays, on any device."""
     opened = open_device(key.device.selector)
     structure = CallStructure(parsed, key.forms, key.target)
-    layouts, output = structure.layouts, structure.output
+    layouts = structure.written.layouts
     if not opened.reads_in_place:
-        layouts, output = dict.fromkeys(layouts, COPIED), COPIED
+        layouts = dict.fromkeys(layouts, COPIED)
     # Linux overcommits memory: allocating too much succeeds, and ends the process later
-    _check_room(parsed, layouts, output if key.target is not None else COPIED)
+    _check_room(parsed, layouts, has_target=key.target is not None)
     einsum, sizes, options = parsed.einsum, parsed.sizes, key.options
-    strides = list_strides({**layouts, OUTPUT: output})
+    strides = list_strides(layouts)
     sharing = key.device, options, make_sizes_key(einsum, sizes)
     kernel_key = einsum, tuple(sorted(strides.items())), sharing
     kernel = None
@@ -135,22 +132,21 @@ def _build_for_host(
             lambda: build_untransformed_kernel(einsum, sizes, strides, opened),
         )
         assert kernel is not None
-    return _with_kernel(parsed, kernel, layouts, output)
+    return _with_kernel(LaidOutCall(parsed, layouts), kernel)
 
 
-def _with_kernel(
-    parsed: EinsumCall, kernel: CallKernel, layouts: Layouts, output: ArgumentLayout
-) -> PreparedCall:
+def _with_kernel(call: LaidOutCall, kernel: CallKernel) -> PreparedCall:
     """Prepare a call with a kernel of the given einsum, not normalized."""
-    copies = _make_copies(parsed, layouts)
-    constants = {**parsed.sizes, **list_stride_values({**layouts, OUTPUT: output})}
+    parsed, constants = call.parsed, call.constants
+    copies = _make_copies(parsed, call.layouts)
+    names = tuple(x.name for x in parsed.arguments)
     return PreparedCall(
         parsed,
         kernel,
         tuple((x.position, copies.get(x.name)) for x in parsed.arguments),
-        kernel.compiled.built.caller([*layouts], constants),
-        output.is_in_place and parsed.dtype == parsed.work_dtype,
-        names=(*layouts,),
+        kernel.compiled.built.caller(names, constants),
+        call.layouts[OUTPUT].is_in_place and parsed.dtype == parsed.work_dtype,
+        names=names,
         scalars={name: name for name in constants},
     )
 
@@ -188,24 +184,15 @@ def _make_copies(parsed: EinsumCall, layouts: Layouts) -> dict[str, Conversion]:
     }
 
 
-def _check_room(parsed: EinsumCall, layouts: Layouts, output: ArgumentLayout) -> None:
-    """Raise unless the copies and the result fit into memory.
-
-    Args:
-        parsed: the einsum of the call.
-        layouts: the layout of each argument, by name.
-        output: layout of the result; in place if it is written into a given array.
-
-    Raises:
-        MeasurementError: if they do not fit.
-    """
+def _check_room(parsed: EinsumCall, layouts: Layouts, *, has_target: bool) -> None:
+    """Raise a MeasurementError unless the copies and the result fit into memory."""
     itemsize = parsed.work_dtype.itemsize
     copied = [
         prod(x.shape) for x in parsed.arguments if not layouts[x.name].is_in_place
     ]
     if copied:
         check_free_memory(sum(copied) * itemsize, "copies of operands")
-    if not output.is_in_place:
+    if not (has_target and layouts[OUTPUT].is_in_place):
         check_free_memory(prod(parsed.shape) * itemsize, "a result")
 
 
@@ -251,7 +238,7 @@ class CompilationContext:
         return call
 
     @property
-    def normal(self) -> NormalizedCall:
+    def normal(self) -> LaidOutCall:
         """The call as an einsum with as few axes as possible."""
         return self.structure.normal
 
@@ -270,19 +257,23 @@ class CompilationContext:
     def copies(self) -> Mapping[int, Conversion]:
         """The functions that copy operands not readable in place, by position."""
         parsed = self.structure.parsed
-        copies = _make_copies(parsed, self.structure.layouts)
+        copies = _make_copies(parsed, self.structure.written.layouts)
         return {
             x.position: copies[x.name] for x in parsed.arguments if x.name in copies
         }
 
     @cached_property
+    def array_names(self) -> Mapping[str, str]:
+        """The name in the structure of each array and the result, by canonical name."""
+        return {**{name: x.name for name, x in self.arguments.items()}, OUTPUT: OUTPUT}
+
+    @cached_property
     def kernel_layouts(self) -> Layouts:
         """Layouts of the normalized einsum's arrays and result, by canonical name."""
-        layouts = {
-            name: make_strided_layout(name, self.normal.inputs[x.name])
-            for name, x in self.arguments.items()
+        return {
+            canonical: make_strided_layout(canonical, self.normal.terms[name])
+            for canonical, name in self.array_names.items()
         }
-        return {**layouts, OUTPUT: make_strided_layout(OUTPUT, self.normal.output)}
 
     @cached_property
     def scalars(self) -> Mapping[str, str]:
@@ -296,14 +287,11 @@ class CompilationContext:
             for array, layout in self.kernel_layouts.items()
             for canonical, name in zip(
                 layout.values,
-                self.structure.normal_layouts[self._name_in_structure(array)].values,
+                self.normal.layouts[self.array_names[array]].values,
                 strict=True,
             )
         }
         return {**sizes, **strides}
-
-    def _name_in_structure(self, array: str) -> str:
-        return OUTPUT if array == OUTPUT else self.arguments[array].name
 
     @cached_property
     def kernel_key(self) -> Hashable:
@@ -324,7 +312,7 @@ class CompilationContext:
         for position, copy in self.copies.items():
             arrays[position] = copy(arrays[position])
         views = {
-            name: view_as(arrays[x.position], self.normal.inputs[x.name])
+            name: view_as(arrays[x.position], self.normal.terms[x.name])
             for name, x in self.arguments.items()
         }
         return UnrecordedCall(
@@ -344,12 +332,12 @@ class CompilationContext:
             (
                 x.position,
                 _make_conversion(
-                    self.copies.get(x.position), self.normal.inputs[x.name], is_program
+                    self.copies.get(x.position), self.normal.terms[x.name], is_program
                 ),
             )
             for x in self.arguments.values()
         )
-        is_in_place = self.structure.output.is_in_place
+        is_in_place = self.structure.written.layouts[OUTPUT].is_in_place
         constants = {**self.sizes, **list_stride_values(self.kernel_layouts)}
         return PreparedCall(
             parsed,
@@ -358,7 +346,7 @@ class CompilationContext:
             built.caller([*self.arguments], constants),
             # results in half precision and booleans are converted after the kernel
             is_in_place and parsed.dtype == parsed.work_dtype,
-            _make_conversion(None, self.normal.output, is_program),
+            _make_conversion(None, self.normal.terms[OUTPUT], is_program),
             names=(*self.arguments,),
             scalars=self.scalars,
             is_normal=True,

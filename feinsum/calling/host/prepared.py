@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feinsum.calling.layouts import pack_array
+from feinsum.calling.structure import pack_array
 from feinsum.result_memory import make_aligned
 from feinsum.subscripts import write_subscripts
 from feinsum.words import format_brief
