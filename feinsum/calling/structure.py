@@ -82,12 +82,7 @@ Layouts = Mapping[str, ArgumentLayout]
 def choose_operand_layout(
     argument: Argument, form: ArrayForm, dtype: DType
 ) -> ArgumentLayout:
-    """Return the layout with which a kernel reads an operand.
-
-    Args:
-        argument: the argument of the call that the kernel reads.
-        form: form of the operand as given, including broadcast axes.
-        dtype: dtype of the kernel's array.
+    """Return the layout with which a kernel of some dtype reads an operand of a form.
 
     >>> from feinsum.calling.einsum_call import Argument
     >>> from feinsum.calling.operands import get_form
@@ -244,7 +239,7 @@ class CallStructure:
 
     @cached_property
     def written(self) -> LaidOutCall:
-        """The einsum as it was written, and how a kernel reads and writes its arrays."""
+        """The einsum as it was written, and how a kernel addresses its arrays."""
         dtype, target = self.parsed.work_dtype, self.target
         layouts = {
             x.name: choose_operand_layout(x, self.forms[x.position], dtype)

@@ -75,10 +75,7 @@ _UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
 def evaluate_node(node: ast.AST, names: Mapping[str, Any], live: Any = True) -> Any:
     """Evaluate one node; anything outside the grammar is refused.
 
-    Args:
-        node: the node of the parsed expression.
-        names: values of the names, as for :func:`evaluate_body`.
-        live: mask of the entries that are used; elsewhere, reads may be out of bounds.
+    ``live`` masks the entries that are used; elsewhere, reads may be out of bounds.
     """
     match node:
         case ast.Constant(value=bool() | int() | float() | complex() as value):

@@ -93,12 +93,7 @@ class FusedStages:
         )
 
     def list_spent(self, k: int, owned: Iterable[str] = ()) -> frozenset[str]:
-        """Return the arrays that no stage after the k-th one reads.
-
-        Args:
-            k: number of a stage of the block.
-            owned: arrays from before the block that nothing after it reads.
-        """
+        """Return the results and owned arrays that no stage after stage ``k`` reads."""
         # the outputs outlive the block
         results = {statement.result for statement in self.statements}
         read_later = {name for stage in self.stages[k + 1 :] for name in stage.operands}
@@ -123,11 +118,6 @@ def list_blocks(
     program: Program, sizes: Sizes, n_threads: int = 1
 ) -> tuple[FusedStages, ...]:
     """Group the stages of a program into blocks where that is predicted to be faster.
-
-    Args:
-        program: the program.
-        sizes: values of the size parameters.
-        n_threads: number of threads that share the blocks.
 
     >>> from feinsum.programs.builder import program
     >>> from feinsum.programs.macros import attention

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -382,7 +382,8 @@ def get_choice(
     """Return the choice of a fusion, shared by programs with the same statements."""
     arrays = tuple(program.arrays[name] for name in (*fusion.operands, *fusion.results))
     key = fusion.rows, arrays, tuple(sorted(sizes.items()))
-    return get_shared_choice(key, lambda: _build_kernel(program, fusion, dict(sizes)))
+    build = partial(_build_kernel, program, fusion, dict(sizes))
+    return get_shared_choice(key, lambda: KernelChoice(build))
 
 
 def _build_kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:

@@ -20,8 +20,8 @@ from feinsum.ir.evaluation import evaluate_statement, map_into
 from feinsum.ir.statement import Statement
 from feinsum.memory import get_remembered
 from feinsum.programs.blocks import Box
-from feinsum.programs.choice import KernelChoice, Results
-from feinsum.programs.compiled import StageKernel, make_kernel
+from feinsum.programs.choice import KernelChoice, Results, get_shared_choice
+from feinsum.programs.compiled.kernel import StageKernel, make_kernel
 from feinsum.programs.stages import Stage
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -201,17 +201,10 @@ def compute(part: Part) -> None:
     if kernel is None:
         part.evaluate()
     else:
-        _get_choice(kernel).run(part, part.evaluate)
-
-
-def _get_choice(kernel: StageKernel) -> KernelChoice[Part]:
-    from feinsum.calling.kernel_cache import Calls  # plans are read without it
-
-    def make_choice() -> KernelChoice[Part]:
-        return KernelChoice(lambda: Part.run, MIN_S, Part.copied)
-
-    shared: KernelChoice[Part] = get_remembered(Calls).stages.get(kernel, make_choice)
-    return shared
+        choice: KernelChoice[Part] = get_shared_choice(
+            kernel, lambda: KernelChoice(lambda: Part.run, MIN_S, Part.copied)
+        )
+        choice.run(part, part.evaluate)
 
 
 def slice_array(array: Array, term: Sequence[str], box: Box) -> Array:

@@ -198,11 +198,7 @@ class ArrayAccess:
     axes: tuple[int, ...]
 
     def strides(self, by_axis: tuple[int, ...]) -> dict[int, int]:
-        """Return the stride of each loop; strides of a diagonal are added.
-
-        Args:
-            by_axis: the stride of each axis of the array.
-        """
+        """Return the stride of each loop, from those by axis; a diagonal adds them."""
         strides = dict.fromkeys(self.axes, 0)
         for loop, stride in zip(self.axes, by_axis, strict=True):
             strides[loop] += stride
@@ -292,10 +288,8 @@ Numbers = dict[str, dict[str, int]]
 def _number_loops(stage: Stage, is_joined: bool) -> Numbers | None:
     """Return the loop of each index; None if a statement has two indices in one loop.
 
-    Args:
-        stage: the stage.
-        is_joined: whether indices that access the same axis of an outside array share a
-            loop, so that all statements have vectors along it.
+    Joined indices, which access the same axis of an outside array, share a loop, so
+    that all statements have vectors along it.
     """
     classes, n_cuts = find_equal_indices(stage.statements), len(stage.cuts)
     shared = {

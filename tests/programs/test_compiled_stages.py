@@ -189,7 +189,7 @@ def test_the_compiled_way_is_used_where_it_is_faster(monkeypatch):
     results = [run_program(built, arrays)["r4"] for _ in range(2 * MAX_ROUNDS + 2)]
     for result in results[1:]:
         np.testing.assert_allclose(result, results[0], 1e-12)
-    races = get_remembered(Calls).stages.values()
+    races = get_remembered(Calls).choices.values()
     assert races
     assert all(choice.is_over for choice in races)
 

@@ -155,7 +155,8 @@ def test_a_batch_runs_as_one_kernel(dtype, monkeypatch, tmp_path):
             found = run_program(given, arrays)
             for name, right in evaluate_program(given, arrays).items():
                 np.testing.assert_allclose(found[name], right, rtol=1e-4, atol=1e-4)
-        assert len(get_remembered(Calls).fused) == 1
+        choices = get_remembered(Calls).choices.values()
+        assert len([x for x in choices if not x.least_s]) == 1
         (block,) = list_blocks(given, {"n": 1237})
         choice = get_choice(given, block.fusion, {"n": 1237})
         assert choice.is_over

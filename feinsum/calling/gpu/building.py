@@ -52,20 +52,18 @@ from feinsum.calling.gpu.steps import (
     predict_contraction_s,
 )
 from feinsum.calling.kernel import (
+    N_TRIED,
     CallKernel,
+    UnrecordedCall,
+    build_predicted_kernel,
     build_recorded_kernel,
     find_untransformed_path,
+    is_faulty,
+    list_predicted_families,
     make_sizes_key,
 )
 from feinsum.calling.kernel_cache import get_cached_kernel
 from feinsum.calling.operands import find_first_uses
-from feinsum.calling.predicted import (
-    N_TRIED,
-    UnrecordedCall,
-    build_predicted_kernel,
-    is_faulty,
-    list_predicted_families,
-)
 from feinsum.contraction import Step
 from feinsum.dtypes import is_half
 from feinsum.errors import BuildError

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from feinsum.calling.gpu.flat import FlatCall
 from feinsum.calling.gpu.prepared import GpuCall, KernelCall, ProductCall, StepsCall
 from feinsum.calling.gpu.site import Site
-from feinsum.calling.predicted import note_fault
+from feinsum.calling.kernel import note_fault
 from feinsum.errors import DeviceLostError, FeinsumError
 from feinsum.select import find_fastest
 

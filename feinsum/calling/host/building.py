@@ -35,18 +35,16 @@ from feinsum.calling.host.prepared import (
 )
 from feinsum.calling.kernel import (
     CallKernel,
+    UnrecordedCall,
+    build_checked_kernel,
+    build_predicted_kernel,
     build_recorded_kernel,
     build_untransformed_kernel,
     find_untransformed_path,
     make_sizes_key,
-)
-from feinsum.calling.kernel_cache import CallKey, get_cached_kernel
-from feinsum.calling.predicted import (
-    UnrecordedCall,
-    build_checked_kernel,
-    build_predicted_kernel,
     view_as,
 )
+from feinsum.calling.kernel_cache import CallKey, get_cached_kernel
 from feinsum.calling.structure import (
     COPIED,
     OUTPUT,
@@ -78,12 +76,7 @@ def build_call(
 ) -> PreparedCall:
     """Build a call and its kernel, if it needs one.
 
-    Args:
-        parsed: the einsum of the call.
-        key: the key of the call.
-        arrays: the operands, with the forms of the key.
-        n_rivals: number of recipes to build and time besides the one that is predicted
-            to be the fastest.
+    ``n_rivals`` recipes are timed besides the one that is predicted to be the fastest.
     """
     is_view = key.device.is_host and key.target is None
     if is_view and (view := build_view(parsed)):
@@ -213,11 +206,7 @@ class CompilationContext:
     sharing: Hashable
 
     def build(self, n_rivals: int) -> PreparedCall | None:
-        """Build the call with a recorded or predicted recipe; None if none works.
-
-        Args:
-            n_rivals: number of other recipes to build and time.
-        """
+        """Build the call with a recorded or predicted recipe; None if none works."""
         kernel = get_cached_kernel(self.kernel_key, self._build_recorded)
         if kernel is not None:
             return self.with_kernel(kernel)

@@ -95,12 +95,6 @@ def make_kernel(
 
     None for arrays of several dtypes, not of real numbers, without entries or not
     aligned, and for stages with too many statements or too large intermediate results.
-
-    Args:
-        stage: the stage.
-        operands: as for :meth:`StageKernel.run`.
-        outs: as for :meth:`StageKernel.run`.
-        dtypes: dtype of every operand and result.
     """
     # numpy's promotions between dtypes are not those of C
     dtype, *other_dtypes = {*dtypes.values()}

@@ -19,13 +19,13 @@ from feinsum.calling.gpu import building, contenders
 from feinsum.calling.gpu.cached import CachedCalls
 from feinsum.calling.gpu.flat import flatten_call
 from feinsum.calling.gpu.site import Site
-from feinsum.calling.kernel_cache import LookupOptions
-from feinsum.calling.predicted import (
+from feinsum.calling.kernel import (
     UnrecordedCall,
     build_predicted_kernel,
     is_faulty,
     list_predicted_families,
 )
+from feinsum.calling.kernel_cache import LookupOptions
 from feinsum.errors import (
     DeviceLostError,
     DeviceUnavailableError,

@@ -95,7 +95,7 @@ def test_a_prepared_call_has_a_kernel():
     assert prepared.kernel is not None
     np.testing.assert_allclose(prepared.run((A, B)), A @ B, rtol=1e-12)
     call_einsum("ij,jk->ik", A, B)
-    assert the_call().settled is prepared
+    assert the_call() is prepared
 
 
 @pytest.mark.parametrize(
