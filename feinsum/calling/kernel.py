@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from constantdict import constantdict
 
 from feinsum.cache import get_default_cache
 from feinsum.calling.einsum_call import (
@@ -69,6 +70,26 @@ CHECKED_BYTES = 1 << 27
 of the call."""
 
 
+@dataclass(frozen=True)
+class KernelProblem:
+    """An einsum for which a kernel is built.
+
+    Attributes:
+        einsum: the einsum; for a predicted recipe the canonical one, to whose names
+            recipes refer.
+        sizes: values of its size parameters.
+        strides: strides of the arrays that are not in C order.
+        arrays: the operands of the call, by name; empty if they are not on the host.
+        steps: values of the named strides, in entries.
+    """
+
+    einsum: BatchedEinsum
+    sizes: Mapping[str, int]
+    strides: Mapping[str, Strides] = constantdict()
+    arrays: Mapping[str, Array] = constantdict()
+    steps: Mapping[str, int] = constantdict()
+
+
 @dataclass(frozen=True, eq=False)
 class CallKernel:
     """A built kernel.
@@ -96,11 +117,7 @@ class CallKernel:
 
 
 def build_recorded_kernel(
-    einsum: BatchedEinsum,
-    sizes: Mapping[str, int],
-    strides: Mapping[str, Strides],
-    opened: OpenDevice,
-    options: LookupOptions,
+    problem: KernelProblem, opened: OpenDevice, options: LookupOptions
 ) -> CallKernel | None:
     """Return the kernel with the best recorded recipe; None if none works.
 
@@ -110,6 +127,7 @@ def build_recorded_kernel(
     Raises:
         FeinsumError: with ``on_miss="raise"``, the reason why there is no recipe.
     """
+    einsum, sizes = problem.einsum, problem.sizes
     if options.effort in MEASURING:
         measure_if_possible(
             einsum,
@@ -119,7 +137,7 @@ def build_recorded_kernel(
             database=options.database,
         )
     # the look-up raises this kernel, as it would raise a user's kernel
-    plain = opened.prepare(generate_loopy(einsum, strides=strides))
+    plain = opened.prepare(generate_loopy(einsum, strides=problem.strides))
     unit = retrieve(
         plain,
         device=opened.device.id,
@@ -135,7 +153,7 @@ def build_recorded_kernel(
     if n_bytes and n_bytes > get_intermediate_limit_bytes(einsum, sizes):
         return None
     try:
-        return CallKernel(_compile(unit, einsum, sizes, opened), is_retrieved=True)
+        return CallKernel(_compile(unit, problem, opened), is_retrieved=True)
     except BuildError:
         # the caller requires a recorded recipe, and needs to know why it fails
         if options.on_miss == "raise":
@@ -145,10 +163,7 @@ def build_recorded_kernel(
 
 
 def build_untransformed_kernel(
-    einsum: BatchedEinsum,
-    sizes: Mapping[str, int],
-    strides: Mapping[str, Strides],
-    opened: OpenDevice,
+    problem: KernelProblem, opened: OpenDevice
 ) -> CallKernel:
     """Build a kernel without a recipe; more than two operands are contracted pairwise.
 
@@ -159,9 +174,9 @@ def build_untransformed_kernel(
         MeasurementError: if the limit that is set is not a number.
         BuildError: if the kernel cannot be built.
     """
-    path = find_untransformed_path(einsum, sizes)
-    plain = generate_loopy(einsum, path=path, strides=strides)
-    return CallKernel(_compile(opened.prepare(plain), einsum, sizes, opened))
+    path = find_untransformed_path(problem.einsum, problem.sizes)
+    plain = generate_loopy(problem.einsum, path=path, strides=problem.strides)
+    return CallKernel(_compile(opened.prepare(plain), problem, opened))
 
 
 def find_untransformed_path(
@@ -189,11 +204,10 @@ def make_sizes_key(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> Hashable:
     return has_wide_sums(einsum, sizes), decisive
 
 
-def _compile(
-    t_unit: Any, einsum: BatchedEinsum, sizes: Mapping[str, int], opened: OpenDevice
-) -> CompiledKernel:
+def _compile(t_unit: Any, problem: KernelProblem, opened: OpenDevice) -> CompiledKernel:
     """Build the kernel of an einsum; on the host, with wide sums if they are long."""
-    if opened.reads_in_place and has_wide_sums(einsum, sizes):
+    einsum = problem.einsum
+    if opened.reads_in_place and has_wide_sums(einsum, problem.sizes):
         wide = WIDE[np.result_type(*einsum.output_dtypes)]
         # sorted, so that equal calls generate equal code
         for name in sorted(t_unit.callables_table):
@@ -249,27 +263,8 @@ def _make_widening_mapper(wide: np.dtype[Any]) -> Any:
     return Mapper()
 
 
-@dataclass(frozen=True)
-class UnrecordedCall:
-    """A call without a record.
-
-    Attributes:
-        einsum: the canonical einsum, to whose names recipes refer.
-        sizes: values of its size parameters.
-        strides: strides of the arrays that are not in C order.
-        arrays: the operands of the call, by name; empty if they are not on the host.
-        steps: values of the named strides, in entries.
-    """
-
-    einsum: BatchedEinsum
-    sizes: Mapping[str, int]
-    strides: Mapping[str, Strides]
-    arrays: Mapping[str, Array]
-    steps: Mapping[str, int]
-
-
 def build_predicted_kernel(
-    problem: UnrecordedCall,
+    problem: KernelProblem,
     opened: OpenDevice,
     accept: Callable[[CallKernel], None] = lambda _kernel: None,
     candidates: Sequence[Costed] | None = None,
@@ -310,7 +305,7 @@ def build_predicted_kernel(
 
 
 def list_predicted_families(
-    problem: UnrecordedCall, opened: OpenDevice
+    problem: KernelProblem, opened: OpenDevice
 ) -> list[list[Costed]]:
     """Return the predictions by family, the fastest first."""
     families: dict[str, list[Costed]] = {}
@@ -320,7 +315,7 @@ def list_predicted_families(
 
 
 def build_checked_kernel(
-    spec: TransformSpec, problem: UnrecordedCall, opened: OpenDevice
+    spec: TransformSpec, problem: KernelProblem, opened: OpenDevice
 ) -> CallKernel:
     """Build the kernel with a recipe, and check its results.
 
@@ -332,12 +327,12 @@ def build_checked_kernel(
     # recipes refer to the names of the canonical einsum, as raising finds them
     t_unit, nest = identify_as_einsum(plain, einsum, long_extent=NEVER_LONG)
     unit = apply_spec(spec, t_unit, nest)
-    kernel = CallKernel(_compile(unit, einsum, problem.sizes, opened), spec=spec)
+    kernel = CallKernel(_compile(unit, problem, opened), spec=spec)
     _check(kernel, problem)
     return kernel
 
 
-def _list_predictions(problem: UnrecordedCall, opened: OpenDevice) -> list[Costed]:
+def _list_predictions(problem: KernelProblem, opened: OpenDevice) -> list[Costed]:
     """Return all predictions; an empty list if the cost function of a family fails."""
     try:
         return predict_recipes(problem.einsum, problem.sizes, opened.device)
@@ -346,7 +341,7 @@ def _list_predictions(problem: UnrecordedCall, opened: OpenDevice) -> list[Coste
         return []
 
 
-def _check(kernel: CallKernel, problem: UnrecordedCall) -> None:
+def _check(kernel: CallKernel, problem: KernelProblem) -> None:
     """Run a kernel; raise a WrongResultError if samples differ from numpy's."""
     einsum = problem.einsum
     for sizes, arrays, steps in _list_cases(problem):
@@ -362,7 +357,7 @@ def _check(kernel: CallKernel, problem: UnrecordedCall) -> None:
 
 
 def _list_cases(
-    problem: UnrecordedCall,
+    problem: KernelProblem,
 ) -> Iterator[tuple[Mapping[str, int], Mapping[str, Array], Mapping[str, int]]]:
     """Yield sizes, operands and values of strides for the checks.
 

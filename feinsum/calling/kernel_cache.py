@@ -278,7 +278,8 @@ class BoundedCache(Generic[K, V]):
             value = self.find(key)
             if value is None:
                 value = make()
-                self._keep(key, value)
+                with self._using:
+                    self._entries[key] = value
         return value
 
     def find(self, key: K) -> V | None:
@@ -293,7 +294,3 @@ class BoundedCache(Generic[K, V]):
     def clear(self) -> None:
         with self._using:
             self._entries.clear()
-
-    def _keep(self, key: K, value: V) -> None:
-        with self._using:
-            self._entries[key] = value

@@ -119,9 +119,14 @@ def _evaluate_arrays(
             check_out(out, is_on_host=False)
     operands = _cast_operands(text, arrays, out, dtype, casting, in_steps=in_steps)
     if in_steps:
-        from feinsum.calling.contraction import find_requested_path, follow_path
+        from feinsum.calling.contraction import (
+            find_requested_path,
+            follow_path,
+            get_shape,
+        )
 
-        path = find_requested_path(text, operands, optimize, None)
+        shapes = map(get_shape, operands)
+        path = find_requested_path(text, len(operands), shapes, optimize, None)
         result = follow_path(text, operands, path, lookup)
     elif out is not None and _can_write_out(out, operands):
         return call_einsum(text, *operands, out=out, **lookup)
@@ -144,7 +149,7 @@ def _has_path(optimize: Any, arrays: Sequence[Any]) -> bool:
         return False
     from feinsum.calling.contraction import is_search
 
-    return is_search(optimize, arrays)
+    return is_search(optimize, len(arrays))
 
 
 def _as_scalar(result: Any) -> Any:

@@ -152,7 +152,7 @@ def check_fit(out: Any, shape: Shape, dtype: DType | None) -> None:
     if dtype is None or (tuple(out.shape), np.dtype(out.dtype)) != (shape, dtype):
         raise InvalidEinsumError(
             f"out has shape {tuple(out.shape)} and dtype {out.dtype}, the result has "
-            f"{shape} and {'is sparse' if dtype is None else dtype}",
+            f"{shape} and {'is sparse (CSF)' if dtype is None else dtype}",
             rules=("shape",),
         )
 

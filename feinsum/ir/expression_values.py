@@ -82,12 +82,10 @@ def evaluate_node(node: ast.AST, names: Mapping[str, Any], live: Any = True) -> 
             return value
         case ast.Name(id=name) if name in names:
             return names[name]
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            sides = (evaluate_node(side, names, live) for side in (left, right))
-            return _BINARY[type(op)](*sides)
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if (
-            type(op) in _BINARY
-        ):
+        case (
+            ast.BinOp(left=left, op=op, right=right)
+            | ast.Compare(left=left, ops=[op], comparators=[right])
+        ) if type(op) in _BINARY:
             sides = (evaluate_node(side, names, live) for side in (left, right))
             return _BINARY[type(op)](*sides)
         case ast.BoolOp(op=op, values=[first, *rest]):

@@ -59,6 +59,9 @@ OPERATORS: Mapping[Any, str] = {
 }
 """The body of each ufunc that has an operator; others are called by their names."""
 
+PROPERTIES = {"T": transpose, "mT": matrix_transpose, "real": real, "imag": imag}
+"""Attributes of arrays that are arrays, too."""
+
 PRODUCTS: Mapping[Any, Callable[..., Any]] = {
     np.matmul: matmul,
     np.vecdot: vecdot,
@@ -272,22 +275,6 @@ class Traced(View, NDArrayOperatorsMixin):
     __array_priority__ = 1000
 
     @property
-    def T(self) -> Any:  # noqa: N802  (numpy's name)
-        return transpose(self)
-
-    @property
-    def mT(self) -> Any:  # noqa: N802
-        return matrix_transpose(self)
-
-    @property
-    def real(self) -> Any:
-        return real(self)
-
-    @property
-    def imag(self) -> Any:
-        return imag(self)
-
-    @property
     def size(self) -> int:
         if any(isinstance(n, SizeParam) for n in self.shape):
             refuse("the number of entries, which is not known")
@@ -314,7 +301,9 @@ class Traced(View, NDArrayOperatorsMixin):
         return np
 
     def __getattr__(self, name: str) -> Any:
-        """Return a method of numpy's arrays, or raise an error that names it."""
+        """Return an attribute of numpy's arrays, or raise an error that names it."""
+        if (view := PROPERTIES.get(name)) is not None:
+            return view(self)
         if (function := METHODS.get(name)) is not None:
             return lambda *args, **more: _call(function, name, (self, *args), more)
         if name.startswith("_") or not hasattr(np.ndarray, name):

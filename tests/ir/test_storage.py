@@ -60,6 +60,9 @@ def test_names_and_the_order_of_operands_are_not_in_the_key():
     one = einsum("ijk,ja,ka->ia", T, B, C)
     other = einsum("zx,pyz,yx->px", C, T, B)
     assert key(one) == key(other)
+    for dense in (array("D", (8, 8)), array("A0", (8, 8))):  # alike but for storage
+        one = einsum("ij,ij->i", dense, MATRIX8)
+        assert key(one) == key(einsum("ij,ij->i", MATRIX8, dense))
 
 
 def test_storage_and_the_order_of_levels_are_in_the_key():

@@ -54,7 +54,7 @@ from feinsum.calling.gpu.steps import (
 from feinsum.calling.kernel import (
     N_TRIED,
     CallKernel,
-    UnrecordedCall,
+    KernelProblem,
     build_predicted_kernel,
     build_recorded_kernel,
     find_untransformed_path,
@@ -262,7 +262,9 @@ def list_kernel_contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender
     # a recorded recipe was measured: predictions are for what has none
     recorded = get_cached_kernel(
         (einsum, make_sizes_key(einsum, sizes), site.lookup_key),
-        lambda: build_recorded_kernel(einsum, sizes, {}, opened, site.options),
+        lambda: build_recorded_kernel(
+            KernelProblem(einsum, sizes), opened, site.options
+        ),
     )
     if recorded is not None:
         call = _with_kernel(parsed, site, recorded)
@@ -271,9 +273,7 @@ def list_kernel_contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender
         return
     # recipes depend on the kernel that is built, which has merged indices
     merged = _with_fixed_end(_merge_indices(parsed))
-    problem = UnrecordedCall(
-        merged.einsum, merged.sizes, strides={}, arrays={}, steps={}
-    )
+    problem = KernelProblem(merged.einsum, merged.sizes)
     for family in list_predicted_families(problem, opened)[:N_FAMILIES]:
         make = partial(_build_predicted, merged, site, problem, family)
         yield Contender("kernel", family[0].seconds, make)
@@ -326,7 +326,7 @@ def _compute_magnitudes(parsed: EinsumCall) -> tuple[int, ...]:
 
 
 def _build_predicted(
-    parsed: EinsumCall, site: Site, problem: UnrecordedCall, family: Sequence[Costed]
+    parsed: EinsumCall, site: Site, problem: KernelProblem, family: Sequence[Costed]
 ) -> KernelCall | None:
     """Build the first of these recipes that is correct and spills few registers."""
     einsum, opened = problem.einsum, site.opened

@@ -35,7 +35,7 @@ from feinsum.calling.host.prepared import (
 )
 from feinsum.calling.kernel import (
     CallKernel,
-    UnrecordedCall,
+    KernelProblem,
     build_checked_kernel,
     build_predicted_kernel,
     build_recorded_kernel,
@@ -100,18 +100,17 @@ def _build_for_host(
         layouts = dict.fromkeys(layouts, COPIED)
     # Linux overcommits memory: allocating too much succeeds, and ends the process later
     _check_room(parsed, layouts, has_target=key.target is not None)
-    einsum, sizes, options = parsed.einsum, parsed.sizes, key.options
-    strides = list_strides(layouts)
-    sharing = key.device, options, make_sizes_key(einsum, sizes)
-    kernel_key = einsum, tuple(sorted(strides.items())), sharing
+    options, strides = key.options, list_strides(layouts)
+    problem = KernelProblem(parsed.einsum, parsed.sizes, strides)
+    sharing = key.device, options, make_sizes_key(parsed.einsum, parsed.sizes)
+    kernel_key = parsed.einsum, tuple(sorted(strides.items())), sharing
     kernel = None
     # an effort that measures tunes the normalized einsum: more calls share its facts
     if not (opened.reads_in_place and options.effort in MEASURING):
         # a miss is none if the normalized einsum, which comes next, has a fact
         first = replace(options, on_miss="return") if opened.reads_in_place else options
         kernel = get_cached_kernel(
-            kernel_key,
-            lambda: build_recorded_kernel(einsum, sizes, strides, opened, first),
+            kernel_key, lambda: build_recorded_kernel(problem, opened, first)
         )
     if kernel is None and opened.reads_in_place:
         context = CompilationContext(structure, key, arrays, opened, sharing)
@@ -121,8 +120,8 @@ def _build_for_host(
     if kernel is None:
         kernel = get_cached_kernel(
             # the path depends on sizes, which the einsum in the key does not have
-            ("untransformed", find_untransformed_path(einsum, sizes), *kernel_key),
-            lambda: build_untransformed_kernel(einsum, sizes, strides, opened),
+            (find_untransformed_path(parsed.einsum, parsed.sizes), *kernel_key),
+            lambda: build_untransformed_kernel(problem, opened),
         )
         assert kernel is not None
     return _with_kernel(LaidOutCall(parsed, layouts), kernel)
@@ -148,17 +147,13 @@ def _build_on_device(parsed: EinsumCall, key: CallKey, arrays: Arrays) -> Prepar
     """Build a call of arrays on an OpenCL device."""
     opened, dtype = get_device(arrays[0]), parsed.work_dtype
     einsum, sizes = parsed.einsum, parsed.sizes
+    problem = KernelProblem(einsum, sizes)
+    decisive = make_sizes_key(einsum, sizes), find_untransformed_path(einsum, sizes)
     kernel = get_cached_kernel(
-        (
-            einsum,
-            key.device,
-            key.options,
-            make_sizes_key(einsum, sizes),
-            find_untransformed_path(einsum, sizes),
-        ),
+        (einsum, key.device, key.options, decisive),
         lambda: (
-            build_recorded_kernel(einsum, sizes, {}, opened, key.options)
-            or build_untransformed_kernel(einsum, sizes, {}, opened)
+            build_recorded_kernel(problem, opened, key.options)
+            or build_untransformed_kernel(problem, opened)
         ),
     )
     assert kernel is not None
@@ -207,12 +202,15 @@ class CompilationContext:
 
     def build(self, n_rivals: int) -> PreparedCall | None:
         """Build the call with a recorded or predicted recipe; None if none works."""
-        kernel = get_cached_kernel(self.kernel_key, self._build_recorded)
+        kernel = get_cached_kernel(
+            self.kernel_key,
+            lambda: build_recorded_kernel(self.problem, self.opened, self.key.options),
+        )
         if kernel is not None:
             return self.with_kernel(kernel)
         if self.key.options.effort == "recorded":
             return None
-        prediction = build_predicted_kernel(self.problem, self.opened)
+        prediction = build_predicted_kernel(self.checked_problem, self.opened)
         if prediction is None:
             return None
         kernel, rivals = prediction
@@ -285,7 +283,7 @@ class CompilationContext:
     @cached_property
     def kernel_key(self) -> Hashable:
         """A key that is equal for all calls that can share a kernel."""
-        strides = tuple(sorted(list_strides(self.kernel_layouts).items()))
+        strides = tuple(sorted(self.problem.strides.items()))
         return "normalized", self.form.text, strides, self.sharing
 
     @property
@@ -295,8 +293,14 @@ class CompilationContext:
         return {names[name]: n for name, n in self.normal.parsed.sizes.items()}
 
     @cached_property
-    def problem(self) -> UnrecordedCall:
-        """The normalized einsum in canonical names, with the operands of the call."""
+    def problem(self) -> KernelProblem:
+        """The normalized einsum in canonical names, without the operands."""
+        layouts = self.kernel_layouts
+        return KernelProblem(self.form.einsum, self.sizes, list_strides(layouts))
+
+    @cached_property
+    def checked_problem(self) -> KernelProblem:
+        """The same with the operands of the call, on which a kernel is checked."""
         arrays = [*self.arrays]
         for position, copy in self.copies.items():
             arrays[position] = copy(arrays[position])
@@ -304,13 +308,8 @@ class CompilationContext:
             name: view_as(arrays[x.position], self.normal.terms[x.name])
             for name, x in self.arguments.items()
         }
-        return UnrecordedCall(
-            self.form.einsum,
-            self.sizes,
-            list_strides(self.kernel_layouts),
-            views,
-            list_stride_values(self.kernel_layouts),
-        )
+        steps = list_stride_values(self.kernel_layouts)
+        return replace(self.problem, arrays=views, steps=steps)
 
     def with_kernel(self, kernel: CallKernel) -> PreparedCall:
         """Return the call with a kernel, which other calls may share."""
@@ -347,17 +346,8 @@ class CompilationContext:
         Raises:
             FeinsumError: if it cannot be built, or is wrong.
         """
-        return self.with_kernel(build_checked_kernel(spec, self.problem, self.opened))
-
-    def _build_recorded(self) -> CallKernel | None:
-        """Build the kernel with a recorded recipe of the normalized einsum."""
-        return build_recorded_kernel(
-            self.form.einsum,
-            self.sizes,
-            list_strides(self.kernel_layouts),
-            self.opened,
-            self.key.options,
-        )
+        kernel = build_checked_kernel(spec, self.checked_problem, self.opened)
+        return self.with_kernel(kernel)
 
     def _choose_fastest(
         self, call: PreparedCall, rivals: Sequence[TransformSpec]
