@@ -61,20 +61,6 @@ def test_an_index_is_any_character_or_a_name_in_braces():
         np.testing.assert_allclose(ours(f"{i}{j},{j}{k}->{i}{k}", tree, B), A @ B)
 
 
-def test_a_network_of_more_indices_than_there_are_letters_is_contracted():
-    """As the searches of paths write it; no kernel is built for each product."""
-    n = 90
-    names = [opt_einsum.get_symbol(40 + k) for k in range(n + 1)]
-    matrices = [RNG.random((2, 2)) for _ in range(n)]
-    text = ",".join(f"{names[k]}{names[k + 1]}" for k in range(n))
-    expected = np.linalg.multi_dot(matrices)
-    for _ in range(2):
-        found = ours(f"{text}->{names[0]}{names[n]}", *matrices)
-        np.testing.assert_allclose(found, expected)
-    lists = [x for k in range(n) for x in (matrices[k], [k, k + 1])]
-    np.testing.assert_allclose(ours(*lists, [0, n]), expected)
-
-
 # dtypes
 
 

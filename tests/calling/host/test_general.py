@@ -424,6 +424,9 @@ def test_networks_of_hundreds_of_operands(search):
     path, _ = opt_einsum.contract_path(subscripts, *matrices)
     along = feinsum.contract(subscripts, *matrices, optimize=path)
     np.testing.assert_allclose(along, expected, rtol=1e-10)
+    lists = [x for k in range(200) for x in (matrices[k], [k, k + 1])]
+    found = feinsum.einsum(*lists, [0, 200], optimize=search)
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
 def test_an_interrupt_ends_a_network(monkeypatch):
