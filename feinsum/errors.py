@@ -1,51 +1,8 @@
 """The errors of the project: one tree, each with a stable code.
 
-::
-
-    FeinsumError                    feinsum-error
-    ├── InvalidOptionError          invalid-option
-    ├── InvalidEinsumError          invalid-einsum
-    │   ├── InvalidPathError        invalid-path
-    │   └── InvalidTypeError        invalid-type
-    ├── CanonicalizationError       canonicalization-failed
-    ├── NotAnEinsumError            not-an-einsum
-    │   └── NotAKernelError         not-a-kernel
-    ├── TransformError              transform-failed
-    │   ├── InvalidParameterError   invalid-parameter
-    │   └── UnknownTransformError   unknown-transform
-    ├── MeasurementError            measurement-failed
-    │   ├── DeviceUnavailableError  device-unavailable
-    │   ├── BuildError              build-failed
-    │   ├── DeviceLostError         device-lost
-    │   ├── TrialTimeoutError       trial-timeout
-    │   ├── TrialCrashError         trial-crashed
-    │   └── WrongResultError        wrong-result
-    ├── InvalidSparseArrayError     invalid-sparse-array
-    ├── BoundError                  bound-failed
-    ├── PlanError                   plan-failed
-    ├── ProgramError                program-failed
-    ├── SignatureError              signature-failed
-    │   ├── SigningKeyError         signing-key
-    │   └── TrustedSignersError     trusted-signers
-    ├── StoreError                  store-failed
-    │   ├── RecordNotFoundError     record-not-found
-    │   ├── InvalidRecordError      invalid-record
-    │   │   └── ImplausibleError    implausible
-    │   ├── SchemaVersionError      schema-version
-    │   └── StoreUnavailableError   store-unavailable
-    └── ServiceError                service-failed
-        ├── InvalidRequestError     invalid-request
-        ├── NoSuchRouteError        no-such-route
-        ├── WrongMethodError        wrong-method
-        ├── WrongContentTypeError   wrong-content-type
-        ├── TooLargeError           too-large
-        ├── TooManyRequestsError    too-many-requests
-        ├── TooSlowError            too-slow
-        ├── NotAuthenticatedError   not-authenticated
-        └── NotPermittedError       not-permitted
-
 The codes are part of the public interface: the command line prints them and
-the REST service puts them into its problem documents.
+the REST service puts them into its problem documents. The page
+``docs/reference/errors.md`` lists them, with what to do.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ the next result of about that size gets it.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -193,17 +194,24 @@ def round_up(n_bytes: int) -> int:
 
 
 def check_free_memory(n_bytes: int, description: str) -> None:
-    """Raise unless an array fits into the memory, before it is allocated.
-
-    Args:
-        n_bytes: size of the array in bytes.
-        description: the array in words, for the message.
+    """Raise unless an array of so many bytes fits into the memory, before it is there.
 
     Raises:
         MeasurementError: if it does not fit what is free.
     """
     if n_bytes >= CHECKED_BYTES:
         get_remembered(ResultMemory).check_room(n_bytes, description)
+
+
+def make_strided(
+    shape: Sequence[int], strides: Sequence[int], dtype: np.dtype[Any]
+) -> Array:
+    """Return a new array with these strides in bytes, which may be negative or 0."""
+    last = [step * (extent - 1) for step, extent in zip(strides, shape, strict=True)]
+    first = -sum(offset for offset in last if offset < 0)
+    n_bytes = first + sum(offset for offset in last if offset > 0) + dtype.itemsize
+    memory = make_aligned((n_bytes,), np.dtype(np.uint8))
+    return np.ndarray(tuple(shape), dtype, memory, first, tuple(strides))
 
 
 def make_aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

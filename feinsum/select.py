@@ -212,8 +212,7 @@ def _are_certain(
 def find_fastest(runs: Sequence[Callable[[], float]]) -> int:
     """Find the run that is certainly faster than the first one; else return 0.
 
-    Args:
-        runs: each runs a kernel once, and returns its seconds.
+    Each run returns its seconds.
     """
     if len(runs) < 2:
         return 0

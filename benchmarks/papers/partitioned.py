@@ -54,7 +54,7 @@ def run_partitioned(
     (True, 384, 64)
     """
     program, traffic = decomposition.program, Traffic()
-    values = dict(check_arrays(program, arrays))
+    values = dict(check_arrays(program, arrays)[0])
     for statement in program.statements:
         parts = decomposition.partitions[statement.result]
         operands = [values[name] for name in statement.operands]

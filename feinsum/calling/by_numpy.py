@@ -37,7 +37,6 @@ from feinsum.contraction import (
 from feinsum.contraction.by_numpy import MAX_LETTERS, evaluate_by_numpy
 from feinsum.contraction.direct import compute
 from feinsum.errors import (
-    BuildError,
     FeinsumError,
     FeinsumWarning,
     InvalidEinsumError,
@@ -88,11 +87,6 @@ class NumpyStepsCall:
     """No call of this kind has one."""
     recipe = ""
     """Nor a recipe."""
-
-    @property
-    def settled(self) -> NumpyStepsCall:
-        """This call itself: there is nothing to build."""
-        return self
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -167,13 +161,9 @@ def build_steps_call(
     max_entries: int | None = None,
     path: Path | None = None,
 ) -> NumpyStepsCall:
-    """Build a call in steps.
+    """Build a call in steps, by default along the best path that a search finds.
 
-    Args:
-        terms: index lists and extents of the einsum.
-        dtypes: dtype of each operand.
-        max_entries: maximum number of entries of an intermediate.
-        path: the contraction order; by default, the best one that a search finds.
+    Intermediates have at most ``max_entries`` entries.
 
     Raises:
         InvalidEinsumError: if more indices are longer than 1 than numpy has letters,
@@ -234,10 +224,7 @@ def build_numpy_call(
 ) -> NumpyStepsCall | None:
     """Build the call in steps if no kernel can compute it; else return None.
 
-    Args:
-        terms: index lists and extents of the einsum.
-        dtypes: dtype of each operand.
-        may_predict: whether the kernel would be predicted, and not only looked up.
+    The rules of a predicted kernel are stricter than those of one that is looked up.
 
     Raises:
         InvalidEinsumError, InvalidTypeError: as :func:`build_steps_call`.
@@ -260,14 +247,7 @@ def evaluate_in_steps(
     arrays: Arrays,
     path: Path | None,
 ) -> Any:
-    """Evaluate an einsum along a path; return an array, even of rank 0.
-
-    Args:
-        inputs: indices of each operand.
-        output: indices of the result.
-        arrays: the operands; with a path, all of one dtype.
-        path: None to multiply all at once, in the given order.
-    """
+    """Evaluate an einsum along a path, or all at once, as an array even of rank 0."""
     if path is None:
         return evaluate_by_numpy(inputs, output, arrays)
     return run_steps(_steps(tuple(inputs), output, path), arrays)
@@ -312,15 +292,6 @@ class FallbackCall:
     recipe = ""
     """It has no kernel."""
 
-    @property
-    def settled(self) -> Any:
-        """Not available, since there is no kernel.
-
-        Raises:
-            Exception: the reason why there is no kernel.
-        """
-        raise self.error or BuildError("the process is ending")
-
     def run(self, arrays: Arrays, out: Any = None) -> Any:
         """Return the result of :meth:`PreparedCall.run`."""
         return answer_by_numpy(self.parsed, arrays, out, self.error)
@@ -353,9 +324,7 @@ def answer_by_numpy(
 def evaluate_instead(evaluate: Callable[[], T], error: Exception | None) -> T:
     """Evaluate in another way what a failed kernel should have computed, and warn.
 
-    Args:
-        evaluate: computes the result in another way.
-        error: why the kernel failed; None to give no warning.
+    Without an error there is no warning.
 
     Raises:
         Exception: any error of ``evaluate``, or the given one if it is about the call
@@ -386,7 +355,8 @@ class Reported(list[str]):
 
 def report_fallback(error: Exception) -> None:
     """Warn that numpy computes calls, once per process; log all later reasons."""
-    cause = str(error) if isinstance(error, FeinsumError) else _describe_error(error)
+    name = "" if isinstance(error, FeinsumError) else f"{type(error).__name__}: "
+    cause = f"{name}{error}"
     import logging  # takes as long to load as a hundred calls
 
     logging.getLogger(__name__).info("numpy answers a call: %s", cause, exc_info=error)
@@ -402,18 +372,10 @@ def report_fallback(error: Exception) -> None:
     )
 
 
-def _describe_error(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
 def find_caller_level() -> int:
     """Count the frames up to the first one outside of feinsum, for ``stacklevel``."""
     frame, level = inspect.currentframe(), 0
     # the warning then names a line of the user, at whatever depth it arises
-    while frame and _is_ours(frame.f_globals.get("__name__", "")):
+    while frame and f"{frame.f_globals.get('__name__')}.".startswith("feinsum."):
         frame, level = frame.f_back, level + 1
     return level
-
-
-def _is_ours(module: str) -> bool:
-    return module.partition(".")[0] == "feinsum"

@@ -42,6 +42,7 @@ from feinsum.calling.operands import (
     as_array,
     as_given,
     check_fit,
+    check_out,
     evaluate_by_override,
     find_first_uses,
     get_form,
@@ -52,7 +53,7 @@ from feinsum.calling.operands import (
 )
 from feinsum.calling.terms import read_terms
 from feinsum.contraction.direct import end_budget
-from feinsum.errors import InvalidEinsumError, InvalidTypeError
+from feinsum.errors import BuildError
 from feinsum.libraries import exclude_from_compilers, is_cuda_array, is_device_array
 from feinsum.memory import get_remembered
 from feinsum.options import (
@@ -63,7 +64,6 @@ from feinsum.options import (
     get_intermediate_bytes,
 )
 from feinsum.subscripts import parse_subscripts
-from feinsum.words import describe_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -175,14 +175,8 @@ def call_einsum(
             )
         try:
             return call.run(operands)
-        except Exception as error:
-            if (
-                isinstance(call, NumpyStepsCall)
-                or device is not None
-                or on_miss == "raise"
-            ):
-                raise
-            return answer_by_numpy(call.parsed, operands, None, error)
+        except Exception as error:  # noqa: BLE001  (raised again if it has to be)
+            return _run_by_numpy(call, operands, device, on_miss, None, error)
     gpu_key = None
     if out is None and device is None and not are_arrays:
         from feinsum.calling.gpu.quick import make_quick_key, run_ready
@@ -284,16 +278,7 @@ def _call_any(
     out: Any,
     gpu_key: Hashable | None,
 ) -> Any:
-    """Evaluate a call with any operands and any ``out``.
-
-    Args:
-        subscripts: as for :func:`call_einsum`.
-        operands: arrays of any kind, dense or sparse.
-        device: part of a device name, or None.
-        options: how recipes are looked up.
-        out: an array for the result, or None.
-        gpu_key: the key of calls on a GPU.
-    """
+    """Evaluate a call with any operands and any ``out``."""
     # a GPU first: its arrays must not be read as arrays of the host
     if any(type(x) is not np.ndarray and is_cuda_array(x) for x in operands):
         from feinsum.calling.gpu.call import call_on_gpu  # not for arrays of numpy
@@ -310,18 +295,29 @@ def _call_any(
         return out
     arrays = _as_arrays(operands)
     if out is not None:
-        _check_out(out)
+        check_out(out)
     call = _prepare(subscripts, operands, arrays, device, options, out)
     try:
         result = call.run(arrays, out)
-    except Exception as error:
-        is_on_host = all(type(x) is ndarray for x in arrays)
-        if isinstance(call, NumpyStepsCall) or not is_on_host:
-            raise
-        if device is not None or options.on_miss == "raise":
-            raise
-        result = answer_by_numpy(call.parsed, arrays, out, error)
+    except Exception as error:  # noqa: BLE001  (raised again if it has to be)
+        result = _run_by_numpy(call, arrays, device, options.on_miss, out, error)
     return as_given(result, operands) if out is None else out
+
+
+def _run_by_numpy(
+    call: Call,
+    arrays: Sequence[Any],
+    device: str | None,
+    on_miss: OnMiss,
+    out: Any,
+    error: Exception,
+) -> Any:
+    """Evaluate a call whose kernel failed; raise the error if that was required."""
+    is_required = device is not None or on_miss == "raise"
+    is_on_host = all(type(x) is ndarray for x in arrays)
+    if isinstance(call, NumpyStepsCall) or is_required or not is_on_host:
+        raise error
+    return answer_by_numpy(call.parsed, arrays, out, error)
 
 
 def _call_sparse(
@@ -335,20 +331,12 @@ def _call_sparse(
     from feinsum.calling.sparse.call import call_sparse
 
     if out is not None:
-        _check_out(out)
+        check_out(out)
     with np.errstate(all="ignore"):
         result = call_sparse(subscripts, operands, device, options, out)
     if out is None:
         return as_given(result, operands)
-    if type(result) is not ndarray or (out.shape, out.dtype) != (
-        result.shape,
-        result.dtype,
-    ):
-        raise InvalidEinsumError(
-            f"out has shape {out.shape} and dtype {out.dtype}, the result is "
-            f"{describe_type(result)} of shape {result.shape}",
-            rules=("shape",),
-        )
+    check_fit(out, result.shape, result.dtype if type(result) is ndarray else None)
     # a kernel may have written into out already; a result of numpy has to be copied
     if not np.may_share_memory(out, result):
         np.copyto(out, result)
@@ -372,7 +360,9 @@ def prepare_call(
     if isinstance(call, GeneralCall):
         call = call.with_kernel(arrays)
         end_budget()
-    return call.settled
+    if isinstance(call, FallbackCall):
+        raise call.error or BuildError("the process is ending")
+    return call
 
 
 def find_call(key: CallKey) -> Call | None:
@@ -398,7 +388,10 @@ def make_call_key(
         # an instance of a subclass of str compares equal, but may change what methods
         # do
         str(subscripts),
-        tuple(map(get_form if device_id.is_host else _get_device_form, arrays)),
+        # arrays on a device are in C order
+        tuple(map(get_form, arrays))
+        if device_id.is_host
+        else tuple(ArrayForm(x.shape, (), x.dtype, True) for x in arrays),
         None if out is None else get_form(out),
         find_first_uses(operands),
         device_id,
@@ -434,13 +427,7 @@ def _prepare(
 ) -> Call:
     """Return the call: the cached one, or a new one if none is equal.
 
-    Args:
-        subscripts: as for :func:`call_einsum`.
-        operands: as given; an object passed twice is one operand.
-        arrays: the operands as arrays of numpy or pyopencl.
-        device: part of a device name, or None.
-        options: how recipes are looked up.
-        out: an array for the result, or None.
+    An object in ``operands`` twice is one operand; ``arrays`` are their entries.
     """
     if not isinstance(subscripts, str):
         parse_subscripts(subscripts)  # raises the error
@@ -495,28 +482,8 @@ def _get_family(key: CallKey) -> CallFamily:
     return family
 
 
-def _get_device_form(array: Any) -> ArrayForm:
-    """Return the form of an array on a device, in C order."""
-    return ArrayForm(array.shape, (), array.dtype, True)
-
-
-def _check_out(out: Any) -> None:
-    if not isinstance(out, np.ndarray):
-        raise InvalidTypeError(
-            f"out is {describe_type(out)}; expected a numpy array", rules=("shape",)
-        )
-    if not out.flags.writeable:
-        raise InvalidEinsumError(
-            "out is read-only; expected a writable array", rules=("shape",)
-        )
-
-
 def _get_max_entries(dtypes: Sequence[np.dtype[Any]]) -> int | None:
-    """Return the maximum entries of an intermediate; None if there is no limit.
-
-    Raises:
-        MeasurementError: if the limit is not a number.
-    """
+    """Return the maximum entries of an intermediate; None if there is no limit."""
     # a product of two operands has no intermediate
     limit = get_intermediate_bytes() if len(dtypes) > 2 else None
     return None if limit is None else limit // np.result_type(*dtypes).itemsize

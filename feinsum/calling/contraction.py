@@ -6,7 +6,7 @@ requires of a backend.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from operator import index
@@ -18,7 +18,12 @@ from feinsum.calling.by_numpy import NumpyStepsCall, build_steps_call
 from feinsum.calling.dispatch import einsum
 from feinsum.calling.numpy_options import check_call_options
 from feinsum.calling.operands import ArrayForm, get_form, get_rank, is_tensor
-from feinsum.calling.terms import as_subscripts, read_terms, write_in_letters
+from feinsum.calling.terms import (
+    Shape,
+    as_subscripts,
+    read_terms,
+    write_in_letters,
+)
 from feinsum.contraction import Step, find_steps
 from feinsum.contraction.paths import (
     OPTIMAL_UP_TO,
@@ -79,7 +84,8 @@ def contract(
     _check_backend(backend)
     check_call_options("contract", options)
     text, arrays = as_subscripts((subscripts, *operands))
-    path = find_requested_path(text, arrays, optimize, memory_limit)
+    shapes = map(get_shape, arrays)
+    path = find_requested_path(text, len(arrays), shapes, optimize, memory_limit)
     return einsum(text, *arrays, out=out, optimize=path or optimize, **options)
 
 
@@ -110,7 +116,7 @@ def contract_path(
     [(1, 2), (0, 1)]
     """
     text, arrays = as_subscripts((subscripts, *operands))
-    sizes = [tuple(x) if shapes else _get_shape(x) for x in arrays]
+    sizes = [tuple(x) if shapes else get_shape(x) for x in arrays]
     read_terms(text, sizes)  # raises an error that names the operand
     return search_path(
         write_in_letters(text, [len(size) for size in sizes]),
@@ -222,24 +228,24 @@ def contract_expression(
         )
     check_call_options("contract_expression", options)
     text, arguments = as_subscripts((subscripts, *shapes))
-    full_text = text
     constants_at = {
         k: arguments[_check_position(k, len(arguments))]
         for k in sorted(constants or ())
     }
     sizes = [
-        _get_shape(x) if k in constants_at else _check_shape(x, k)
+        get_shape(x) if k in constants_at else _check_shape(x, k)
         for k, x in enumerate(arguments)
     ]
     read_terms(text, sizes)  # errors are raised now, not at the first call
-    path = find_requested_path(text, sizes, optimize, memory_limit, shapes=True)
-    terms, output = parse_subscripts(text, [len(size) for size in sizes])
+    path = find_requested_path(text, len(sizes), sizes, optimize, memory_limit)
+    ranks = [len(size) for size in sizes]
+    letters = write_in_letters(text, ranks)
+    terms, output = parse_subscripts(text, ranks)
     shown_text = _format_subscripts(text, constants_at)
     n_free = len(arguments) - len(constants_at)
     if path is not None:
         options["optimize"] = path
     elif len(constants_at) > 1:
-        letters = write_in_letters(text, [len(size) for size in sizes])
         # like opt_einsum, which also folds constants along a path of its own choice
         order, _ = search_path(letters, *sizes, shapes=True)
         terms, constants_at = _fold_constants(
@@ -247,9 +253,8 @@ def contract_expression(
         )
     text = write_subscripts(terms, output) if len(terms) != len(arguments) else text
     search = partial(
-        search_path, write_in_letters(full_text, [*map(len, sizes)]), *sizes,
-        use_blas=use_blas, optimize=optimize if path is None else path,
-        memory_limit=memory_limit, shapes=True, einsum_call=True,
+        search_path, letters, *sizes, use_blas=use_blas, memory_limit=memory_limit,
+        optimize=optimize if path is None else path, shapes=True, einsum_call=True,
     )  # fmt: skip
     return ContractExpression(shown_text, text, constants_at, n_free, options, search)
 
@@ -286,7 +291,7 @@ def follow_path(
     if not options and all(type(operand) is np.ndarray for operand in operands):
         forms = tuple(map(get_form, operands))
         return _call_along(text, path, forms).run(operands)
-    ranks = [len(_get_shape(operand)) for operand in operands]
+    ranks = [len(get_shape(operand)) for operand in operands]
     terms, output = parse_subscripts(text, ranks)
     values = [*operands]
     for step in _list_steps(terms, output, path):
@@ -314,13 +319,14 @@ def _call_along(text: str, path: Path, forms: tuple[ArrayForm, ...]) -> NumpySte
 
 def find_requested_path(
     text: str,
-    operands: Sequence[Any],
+    n_operands: int,
+    shapes: Iterable[Shape],
     optimize: Any,
     memory_limit: int | str | None,
-    *,
-    shapes: bool = False,
 ) -> Path | None:
     """Return the path that a call gives, or that the search it names finds.
+
+    Shapes are read only for a search: an operand that has none is refused later.
 
     Returns:
         The path; None if the call leaves the order to feinsum.
@@ -328,35 +334,28 @@ def find_requested_path(
     if _is_limited_search(optimize):
         optimize, memory_limit = optimize[0], int(optimize[1])
     if isinstance(optimize, Sequence) and not isinstance(optimize, str):
-        return _parse_path(optimize, len(operands))
+        return _parse_path(optimize, n_operands)
     if isinstance(optimize, str) and not is_path_name(optimize):
         return None  # `einsum` raises the error for an unknown name
-    is_left = optimize is None or isinstance(optimize, bool | str)
+    is_named = isinstance(optimize, bool | str)
     # opt_einsum writes no limit as None or as -1
-    if is_left and memory_limit in (None, -1) and not is_search(optimize, operands):
+    is_free = memory_limit in (None, -1) and not is_search(optimize, n_operands)
+    if is_free and (is_named or optimize is None):
         return None
-    if isinstance(optimize, bool | str):
-        sizes = [tuple(x) if shapes else _get_shape(x) for x in operands]
-        return _search_cached(text, tuple(sizes), optimize, memory_limit)
     # not cached: opt_einsum's optimizer objects, such as RandomGreedy, have state
-    steps, _ = contract_path(
-        text, *operands, optimize=optimize, memory_limit=memory_limit, shapes=shapes
-    )
-    return _parse_path(steps, len(operands))
+    search = _search_cached if is_named else _search_cached.__wrapped__
+    return search(text, tuple(shapes), optimize, memory_limit)
 
 
-def is_search(optimize: Any, operands: Sequence[Any]) -> bool:
+def is_search(optimize: Any, n_operands: int) -> bool:
     """Return whether a search is named and there are too many orders to try all."""
     is_named = isinstance(optimize, str) and optimize != "auto"
-    return is_named and len(operands) > OPTIMAL_UP_TO
+    return is_named and n_operands > OPTIMAL_UP_TO
 
 
 @lru_cache(512)
 def _search_cached(
-    text: str,
-    sizes: tuple[tuple[int, ...], ...],
-    optimize: bool | str,
-    memory_limit: int | str | None,
+    text: str, sizes: tuple[Shape, ...], optimize: Any, memory_limit: int | str | None
 ) -> Path:
     steps, _ = contract_path(
         text, *sizes, optimize=optimize, memory_limit=memory_limit, shapes=True
@@ -423,7 +422,7 @@ def _format_subscripts(text: str, constants: Collection[int]) -> str:
     return ",".join(terms) + arrow + output
 
 
-def _get_shape(operand: Any) -> tuple[int, ...]:
+def get_shape(operand: Any) -> tuple[int, ...]:
     shape = getattr(operand, "shape", None)
     return np.shape(operand) if shape is None else tuple(shape)
 

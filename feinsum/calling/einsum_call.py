@@ -92,10 +92,7 @@ def normalize_terms(
 ) -> tuple[tuple[StridedTerm, ...], StridedTerm, frozenset[str]]:
     """Rewrite an einsum over the same entries with as few axes as possible.
 
-    Args:
-        inputs: the operands.
-        output: the result, whose axes may only be merged.
-        varying: indices with varying extents.
+    Axes of the result may only be merged. Indices in ``varying`` have varying extents.
 
     Returns:
         The terms, the result, and the indices that have varying extents now.
@@ -325,14 +322,7 @@ def with_terms(
     output: StridedTerm,
     varying: frozenset[str],
 ) -> EinsumCall:
-    """Build the einsum with other terms for the same arguments.
-
-    Args:
-        parsed: the einsum of the call.
-        inputs: operands made by :func:`normalize_terms`.
-        output: result made by :func:`normalize_terms`.
-        varying: varying indices made by :func:`normalize_terms`.
-    """
+    """Build the einsum with terms of :func:`normalize_terms` for the same arguments."""
     # an array that is read in two ways is two arguments of the kernel
     arguments: dict[tuple[int, StridedTerm], int] = {}
     uses = []

@@ -194,8 +194,7 @@ class Calls:
         forms: for each type of arrays on a GPU, the function that returns the form of
             an array, as part of a quick key.
         sparse: nests and kernels of calls with a sparse operand, and level orders.
-        fused: races of fused kernels of programs.
-        stages: races of compiled stages of programs.
+        choices: choices between kernels and statements of programs.
         trees: prepared calls with a sparse operand, by tree, as long as it lives.
         matrices: trees of compressed matrices, by the id of the matrix, while it lives.
         coordinates: trees of coordinates, by the coordinates and level order.
@@ -213,8 +212,7 @@ class Calls:
         self.ready: dict[Hashable, Any] = {}
         self.forms: dict[type | None, Callable[[Any], Hashable]] = {}
         self.sparse: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
-        self.fused: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
-        self.stages: BoundedCache[Hashable, Any] = BoundedCache(CACHE_BOUND)
+        self.choices: BoundedCache[Hashable, Any] = BoundedCache(2 * CACHE_BOUND)
         self.trees: WeakKeyDictionary[CSF, dict[Hashable, Any]] = WeakKeyDictionary()
         self.matrices: dict[int, Any] = {}
         self.coordinates: WeakKeyDictionary[COO, dict[Any, Any]] = WeakKeyDictionary()
@@ -280,7 +278,8 @@ class BoundedCache(Generic[K, V]):
             value = self.find(key)
             if value is None:
                 value = make()
-                self._keep(key, value)
+                with self._using:
+                    self._entries[key] = value
         return value
 
     def find(self, key: K) -> V | None:
@@ -295,7 +294,3 @@ class BoundedCache(Generic[K, V]):
     def clear(self) -> None:
         with self._using:
             self._entries.clear()
-
-    def _keep(self, key: K, value: V) -> None:
-        with self._using:
-            self._entries[key] = value

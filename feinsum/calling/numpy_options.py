@@ -11,6 +11,7 @@ import numpy as np
 from feinsum.calling.operands import (
     as_array,
     as_given,
+    check_out,
     evaluate_by_override,
     get_memory,
     has_override,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 CASTINGS = ("no", "equiv", "safe", "same_kind", "unsafe")
 ORDERS = ("C", "F", "A", "K")
 CHECKED = ("order", "casting")
+DEFAULTS = {"out": None, "dtype": None, "order": "K", "casting": "safe"}
 LOOKUP_OPTIONS = {"device", "database", "policy", "on_miss", "effort"}
 
 
@@ -97,16 +99,8 @@ def _evaluate_arrays(
 ) -> Any:
     """Cast the operands, compute, and lay out the result. The options are valid.
 
-    Args:
-        text: the subscripts.
-        arrays: the operands.
-        is_plain: whether ``out``, ``dtype``, ``order`` and ``casting`` are defaults.
-        out: as for :func:`feinsum.einsum`.
-        dtype: as for :func:`feinsum.einsum`.
-        order: as for :func:`feinsum.einsum`.
-        casting: as for :func:`feinsum.einsum`.
-        optimize: as for :func:`feinsum.einsum`.
-        lookup: the options that :func:`feinsum.call_einsum` has and numpy does not.
+    ``is_plain`` says that those from ``out`` to ``casting`` are defaults; ``lookup``
+    has those of :func:`feinsum.call_einsum` that numpy lacks.
     """
     from feinsum.calling.call import call_einsum  # symbolic einsums need no more
 
@@ -114,17 +108,25 @@ def _evaluate_arrays(
     if not is_plain or in_steps:
         options = {"out": out, "dtype": dtype, "order": order, "casting": casting}
         if has_override(arrays):
-            return _evaluate_by_override(text, arrays, options)
+            # only options that are not defaults
+            changed = {k: x for k, x in options.items() if x is not DEFAULTS[k]}
+            return evaluate_by_override(text, arrays, **changed)
         if is_tensor(out) and not is_cuda_array(out):
             options = {**options, "out": get_memory(out), "optimize": optimize}
             einsum_with_options(text, arrays, **options, **lookup)
             return out
-        _check_out(out)
+        if out is not None:
+            check_out(out, is_on_host=False)
     operands = _cast_operands(text, arrays, out, dtype, casting, in_steps=in_steps)
     if in_steps:
-        from feinsum.calling.contraction import find_requested_path, follow_path
+        from feinsum.calling.contraction import (
+            find_requested_path,
+            follow_path,
+            get_shape,
+        )
 
-        path = find_requested_path(text, operands, optimize, None)
+        shapes = map(get_shape, operands)
+        path = find_requested_path(text, len(operands), shapes, optimize, None)
         result = follow_path(text, operands, path, lookup)
     elif out is not None and _can_write_out(out, operands):
         return call_einsum(text, *operands, out=out, **lookup)
@@ -147,18 +149,7 @@ def _has_path(optimize: Any, arrays: Sequence[Any]) -> bool:
         return False
     from feinsum.calling.contraction import is_search
 
-    return is_search(optimize, arrays)
-
-
-def _evaluate_by_override(
-    text: str, operands: Sequence[Any], options: Mapping[str, Any]
-) -> Any:
-    """Evaluate by the operands' library, passing only options that are not defaults."""
-    defaults = {"out": None, "dtype": None, "order": "K", "casting": "safe"}
-    changed_options = {
-        name: x for name, x in options.items() if x is not defaults[name]
-    }
-    return evaluate_by_override(text, operands, **changed_options)
+    return is_search(optimize, len(arrays))
 
 
 def _as_scalar(result: Any) -> Any:
@@ -236,21 +227,6 @@ def _check_choice(option: str, value: Any) -> str:
     )
 
 
-def _check_out(out: Any) -> None:
-    """Refuse an ``out`` that cannot take a result, before computing one."""
-    if isinstance(out, np.ndarray) and not out.flags.writeable:
-        raise InvalidEinsumError(
-            "out is read-only; expected a writable array", rules=("shape",)
-        )
-    if out is None or isinstance(out, np.ndarray) or hasattr(out, "__dlpack_device__"):
-        return
-    raise InvalidTypeError(
-        f"out is {describe_type(out)}; expected an array, of numpy or where the "
-        "operands are",
-        rules=("shape",),
-    )
-
-
 def _check_symbolic(operands: Sequence[Any], n_symbolic: int, is_plain: bool) -> None:
     """Refuse a mix of arrays and symbolic operands, and options for arrays alone."""
     if n_symbolic < len(operands):
@@ -282,15 +258,8 @@ def _cast_operands(
 ) -> tuple[Any, ...]:
     """Cast the operands to the dtype of the computation; equal objects stay equal.
 
-    Sparse operands stay as they are: dense ones of a wider dtype suffice.
-
-    Args:
-        text: the subscripts; an error in them is raised before one about dtypes.
-        operands: the operands, of any dtypes.
-        out: an array for the result, or None.
-        dtype: dtype of the computation; None for numpy's result type.
-        casting: numpy's rule for the casts.
-        in_steps: whether a path is followed; all its steps have one dtype.
+    Sparse operands stay as they are: dense ones of a wider dtype suffice. All steps of
+    a path have one dtype. Errors in the subscripts come before those about dtypes.
     """
     is_free = dtype is None and casting in ("safe", "same_kind", "unsafe")
     has_target = in_steps or isinstance(out, np.ndarray)
@@ -390,11 +359,10 @@ def _order_result(result: Any, order: str, operands: Sequence[Any]) -> Any:
             rules=("option",),
         )
     if order == "A":
-        order = "F" if all(map(_is_fortran, operands)) else "C"
+        is_fortran = (
+            isinstance(x, np.ndarray) and x.flags.f_contiguous for x in operands
+        )
+        order = "F" if all(is_fortran) else "C"
     flags = result.flags
     is_so = flags.c_contiguous if order == "C" else flags.f_contiguous
     return result if is_so else result.copy(order)
-
-
-def _is_fortran(operand: Any) -> bool:
-    return isinstance(operand, np.ndarray) and operand.flags.f_contiguous

@@ -119,21 +119,40 @@ class ArrayForm(NamedTuple):
     is_aligned: bool
 
 
-def check_fit(out: Any, shape: Shape, dtype: DType) -> None:
-    """Raise unless an array can receive a result.
-
-    Args:
-        out: the array, or its form.
-        shape: shape of the result.
-        dtype: dtype of the result.
+def check_out(out: Any, *, is_on_host: bool = True) -> None:
+    """Refuse an ``out`` that cannot take a result, before computing one.
 
     Raises:
-        InvalidEinsumError: with the rule ``shape``.
+        InvalidTypeError, InvalidEinsumError: with the rule ``shape``, if it is no array
+            of numpy, nor one of another library unless it has to be on the host; if it
+            is read-only.
     """
-    if (tuple(out.shape), np.dtype(out.dtype)) != (shape, dtype):
+    if isinstance(out, np.ndarray):
+        if out.flags.writeable:
+            return
+        raise InvalidEinsumError(
+            "out is read-only; expected a writable array", rules=("shape",)
+        )
+    if is_on_host or not hasattr(out, "__dlpack_device__"):
+        raise InvalidTypeError(
+            f"out is {describe_type(out)}; expected an array of numpy, or one where "
+            "the operands are",
+            rules=("shape",),
+        )
+
+
+def check_fit(out: Any, shape: Shape, dtype: DType | None) -> None:
+    """Raise unless an array, or its form, has the shape and the dtype of a result.
+
+    Raises:
+        InvalidEinsumError: with the rule ``shape``; also if there is no dtype, since
+            the result is sparse.
+    """
+    # numpy compares None as float64
+    if dtype is None or (tuple(out.shape), np.dtype(out.dtype)) != (shape, dtype):
         raise InvalidEinsumError(
             f"out has shape {tuple(out.shape)} and dtype {out.dtype}, the result has "
-            f"{shape} and {dtype}",
+            f"{shape} and {'is sparse (CSF)' if dtype is None else dtype}",
             rules=("shape",),
         )
 

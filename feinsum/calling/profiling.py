@@ -165,13 +165,7 @@ class Profile:
         return sum(call.seconds for call in self._calls.values())
 
     def add(self, caller: str, arguments: tuple[Any, ...], seconds: float) -> None:
-        """Count a call that has returned.
-
-        Args:
-            caller: name of the function that was called.
-            arguments: subscripts and operands, in either notation of numpy.
-            seconds: duration of the call in seconds.
-        """
+        """Count a call, in either notation of numpy, that has returned."""
         try:
             subscripts, operands = as_subscripts(arguments)
             forms = tuple(get_form(np.asarray(x)) for x in operands)

@@ -8,7 +8,7 @@ of every index, and drops the axes that are broadcast. With shapes (2, 3) and (1
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from string import ascii_lowercase, ascii_uppercase
@@ -59,8 +59,7 @@ def read_terms(subscripts: str, shapes: Sequence[Shape]) -> Terms:
         # prefer an error that names the shape
         _check_ranks(parse_subscripts(subscripts, ranks)[0], shapes)
         raise
-    # most calls broadcast nothing, and need no search for clashes
-    extents = _find_quick_extents(inputs, shapes) or _find_extents(inputs, shapes)
+    extents = _find_extents(inputs, shapes)
     inputs_kept = tuple(
         tuple(i for i, n in zip(term, shape, strict=True) if n == extents[i])
         for term, shape in zip(inputs, shapes, strict=True)
@@ -84,18 +83,6 @@ def _parse_cached(
         )
     _check_output(inputs, output)
     return inputs, output
-
-
-def _find_quick_extents(
-    inputs: Sequence[IndexList], shapes: Sequence[Shape]
-) -> dict[str, int] | None:
-    """Return the extents if no axis is broadcast; None if some are, or clash."""
-    extents: dict[str, int] = {}
-    for term, shape in zip(inputs, shapes, strict=True):
-        for index, extent in zip(term, shape, strict=True):
-            if extents.setdefault(index, extent) != extent:
-                return None
-    return extents
 
 
 def _check_ranks(inputs: Sequence[IndexList], shapes: Sequence[Shape]) -> None:
@@ -129,39 +116,36 @@ def _find_extents(
     inputs: Sequence[IndexList], shapes: Sequence[Shape]
 ) -> dict[str, int]:
     """Return the extent of every index; an axis of extent 1 is broadcast to another."""
-    longest: dict[str, _Axis] = {}
-    seen: dict[tuple[str, int], _Axis] = {}
-    for axis in _list_axes(inputs, shapes):
-        # the axes of a diagonal, within one operand, are never broadcast
-        twin = seen.setdefault((axis.index, axis.position), axis)
-        known_axis = longest.setdefault(axis.index, axis)
-        for other, may_be_one in ((twin, False), (known_axis, True)):
-            is_broadcast = may_be_one and 1 in (other.extent, axis.extent)
-            if other.extent != axis.extent and not is_broadcast:
-                raise InvalidEinsumError(
-                    f"index {axis.index!r} has {other} and {axis}",
-                    rules=("extent-clash",),
-                )
-        if known_axis.extent == 1:
-            longest[axis.index] = axis
-    return {index: axis.extent for index, axis in longest.items()}
-
-
-@dataclass(frozen=True)
-class _Axis:
-    index: str
-    extent: int
-    position: int
-    axis: int
-
-    def __str__(self) -> str:
-        return f"extent {self.extent} on axis {self.axis} of operand {self.position}"
-
-
-def _list_axes(inputs: Sequence[IndexList], shapes: Sequence[Shape]) -> Iterator[_Axis]:
+    extents: dict[str, int] = {}
     for position, (term, shape) in enumerate(zip(inputs, shapes, strict=True)):
         for axis, (index, extent) in enumerate(zip(term, shape, strict=True)):
-            yield _Axis(index, extent, position, axis)
+            other, twin = extents.setdefault(index, extent), shape[term.index(index)]
+            if other == extent == twin:
+                continue
+            # the axes of a diagonal, within one operand, are never broadcast
+            if twin != extent or 1 not in (other, extent):
+                raise _make_clash_error(inputs, shapes, position, axis)
+            extents[index] = extent if other == 1 else other
+    return extents
+
+
+def _make_clash_error(
+    inputs: Sequence[IndexList], shapes: Sequence[Shape], position: int, axis: int
+) -> InvalidEinsumError:
+    """Return the error of an axis that clashes with an earlier one of its index."""
+    index, extent = inputs[position][axis], shapes[position][axis]
+    other, operand, n = next(
+        (other, k, n)
+        for k, (term, shape) in enumerate(zip(inputs, shapes, strict=True))
+        for n, other in enumerate(shape)
+        if term[n] == index and other != extent
+        if k == position or 1 not in (other, extent)
+    )
+    return InvalidEinsumError(
+        f"index {index!r} has extent {other} on axis {n} of operand {operand} and "
+        f"extent {extent} on axis {axis} of operand {position}",
+        rules=("extent-clash",),
+    )
 
 
 def write_in_letters(text: str, ranks: Sequence[int]) -> str:

@@ -105,7 +105,7 @@ def tune(
     with require_extra("rich", "tune", "a progress bar"):
         from feinsum.tuning.bar import TuningBar, can_show
 
-    einsum, call_sizes, text = _read_target(target, operands)
+    einsum, call_sizes, text, arrays = _read_target(target, operands)
     bar = TuningBar(is_hidden=not (can_show() if progress is None else progress))
     with bar:
         report = tune_einsum(
@@ -129,24 +129,17 @@ def tune(
         )
     clear_call_cache()
     end_budget()
-    if not device:
-        _build_for_later(target, operands, database)
+    if arrays and not device:
+        _build_for_later(text, arrays, database)
     return report
 
 
-def _build_for_later(
-    target: Any, operands: tuple[Any, ...], database: Database
-) -> None:
+def _build_for_later(text: str, arrays: Sequence[Any], database: Database) -> None:
     """Build the kernel of a call of arrays, for calls in all later processes to try.
 
     Such calls try it once they have taken a while; without it, they would build a
     kernel themselves, but much later.
     """
-    if not operands:
-        return
-    text, arrays = as_subscripts((target, *operands))
-    if any(isinstance(operand, Operand) for operand in arrays):
-        return
     from feinsum.calling.host.builder import BuildRequest, build_elsewhere
     from feinsum.calling.operands import as_array, find_first_uses, get_form
 
@@ -174,13 +167,13 @@ def _check_sizes(sizes: Any) -> dict[str, int]:
 
 def _read_target(
     target: Any, operands: tuple[Any, ...]
-) -> tuple[Any, dict[str, int], str]:
-    """Return the einsum or kernel to tune, and the sizes and subscripts of a call."""
+) -> tuple[Any, dict[str, int], str, Sequence[Any]]:
+    """Return the einsum or kernel to tune; of a call also sizes, subscripts, arrays."""
     if not operands and not isinstance(target, str):
-        return target, {}, ""
+        return target, {}, "", ()
     text, arrays = as_subscripts((target, *operands))
     if any(isinstance(operand, Operand) for operand in arrays):
-        return symbolic_einsum(text, *arrays), {}, text
+        return symbolic_einsum(text, *arrays), {}, text, ()
     if any(is_sparse(operand) for operand in arrays):
         raise InvalidEinsumError(
             "a sparse array was given; tune a symbolic einsum with "
@@ -200,4 +193,4 @@ def _read_target(
             "the result is a view of the operand: there is nothing to tune",
             rules=("subscripts",),
         )
-    return parsed.einsum, dict(parsed.sizes), text
+    return parsed.einsum, dict(parsed.sizes), text, arrays

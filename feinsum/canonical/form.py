@@ -22,7 +22,6 @@ from feinsum.canonical.labelling import CANONICALIZER, compute_places
 from feinsum.errors import CanonicalizationError, InvalidEinsumError
 from feinsum.ir import (
     BatchedEinsum,
-    Extent,
     IndexList,
     Operand,
     SizeParam,
@@ -210,21 +209,14 @@ def compute_order(
         factors = einsum.rows[row]
         for p in order:
             operands.setdefault(factors[p].name, factors[p])
+    extents = [einsum.extents[i] for i in indices] if graph.param_vertices else []
     return CanonicalOrder(
         tuple(rows),
         positions,
         indices,
         tuple(operands.values()),
-        _list_size_params(einsum, indices) if graph.param_vertices else (),
+        tuple(dict.fromkeys([n for n in extents if isinstance(n, SizeParam)])),
     )
-
-
-def _list_size_params(
-    einsum: BatchedEinsum, indices: Sequence[str]
-) -> tuple[SizeParam, ...]:
-    """Return the size parameters that are extents of the indices, in their order."""
-    extents = [einsum.extents[index] for index in indices]
-    return tuple(dict.fromkeys([n for n in extents if isinstance(n, SizeParam)]))
 
 
 def _order_positions(
@@ -377,12 +369,15 @@ class Relabeling:
 
     def inverse(self) -> Relabeling:
         """Return the inverse relabeling."""
-        new_row = {row: position for position, row in enumerate(self.rows)}
-        order = tuple(new_row[row] for row in range(len(self.rows)))
+        names = self.indices, self.operands, self.size_params
+        indices, operands, size_params = (
+            constantdict({new: old for old, new in x.items()}) for x in names
+        )
+        order = _invert_permutation(self.rows)
         return Relabeling(
-            _invert(self.indices),
-            _invert(self.operands),
-            _invert(self.size_params),
+            indices,
+            operands,
+            size_params,
             order,
             tuple(_invert_permutation(self.positions[position]) for position in order),
         )
@@ -414,13 +409,12 @@ class Relabeling:
         )
 
     def _rename_operand(self, operand: Operand) -> Operand:
-        shape = tuple(self._rename_extent(extent) for extent in operand.shape)
+        params = self.size_params
+        shape = tuple(
+            SizeParam(params[n.name]) if isinstance(n, SizeParam) else n
+            for n in operand.shape
+        )
         return replace(operand, name=self.operands[operand.name], shape=shape)
-
-    def _rename_extent(self, extent: Extent) -> Extent:
-        if isinstance(extent, SizeParam):
-            return SizeParam(self.size_params[extent.name])
-        return extent
 
 
 def _rename(term: IndexList, names: Mapping[str, str]) -> IndexList:
@@ -448,12 +442,5 @@ def _make_misfit_error(kind: str, actual: object, wanted: object) -> InvalidEins
     )
 
 
-def _invert(names: constantdict[str, str]) -> constantdict[str, str]:
-    return constantdict({renamed: name for name, renamed in names.items()})
-
-
 def _invert_permutation(permutation: tuple[int, ...]) -> tuple[int, ...]:
-    inverse = [0] * len(permutation)
-    for position, value in enumerate(permutation):
-        inverse[value] = position
-    return tuple(inverse)
+    return tuple(sorted(range(len(permutation)), key=permutation.__getitem__))

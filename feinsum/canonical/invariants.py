@@ -111,14 +111,6 @@ def _list_factors(einsum: BatchedEinsum) -> Iterable[tuple[int, Operand, IndexLi
             yield k, operand, term
 
 
-def _format_output_extents(einsum: BatchedEinsum) -> str:
-    return f"({', '.join(map(_format_extent, einsum.output_shape))})"
-
-
-def _count_summation_extents(einsum: BatchedEinsum) -> Counter[str]:
-    return Counter(_format_extent(einsum.extents[i]) for i in einsum.summation_indices)
-
-
 def _count_dtypes(einsum: BatchedEinsum) -> Counter[str]:
     return Counter(
         operand.storage + operand.dtype.str for _, operand, _ in _list_factors(einsum)
@@ -133,10 +125,6 @@ def _count_size_params(einsum: BatchedEinsum) -> Counter[str]:
     return Counter(" = ".join(sorted(shared)) for shared in axes.values())
 
 
-def _count_ranks(einsum: BatchedEinsum) -> Counter[str]:
-    return Counter(str(len(term)) for term in einsum.inputs)
-
-
 def _count_multiplicities(einsum: BatchedEinsum) -> Counter[str]:
     """Count, per row, how often it multiplies an operand with the same term."""
     counts = [Counter(zip(row, einsum.inputs, strict=True)) for row in einsum.rows]
@@ -146,10 +134,6 @@ def _count_multiplicities(einsum: BatchedEinsum) -> Counter[str]:
 def _count_rows_per_array(einsum: BatchedEinsum) -> Counter[str]:
     rows = {(k, operand) for k, operand, _ in _list_factors(einsum)}
     return Counter(str(n) for n in Counter(operand for _, operand in rows).values())
-
-
-def _count_patterns(einsum: BatchedEinsum) -> Counter[str]:
-    return Counter(map(_format_pattern, einsum.inputs))
 
 
 def _count_index_profiles(einsum: BatchedEinsum) -> Counter[str]:
@@ -199,16 +183,25 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant("number of operands of a row", lambda e: e.n_operands),
     Invariant("number of indices", lambda e: len(e.indices)),
     Invariant("rank of the output", lambda e: len(e.output)),
-    Invariant("extents of the output", _format_output_extents),
-    Invariant("extents of the summation indices", _count_summation_extents),
+    Invariant(
+        "extents of the output",
+        lambda e: f"({', '.join(map(_format_extent, e.output_shape))})",
+    ),
+    Invariant(
+        "extents of the summation indices",
+        lambda e: Counter(_format_extent(e.extents[i]) for i in e.summation_indices),
+    ),
     Invariant("dtypes of the operands", _count_dtypes),
     Invariant("number of size parameters", lambda e: len(e.size_params)),
     Invariant("indices that share a size parameter", _count_size_params),
-    Invariant("ranks of the terms", _count_ranks),
+    Invariant("ranks of the terms", lambda e: Counter(str(len(t)) for t in e.inputs)),
     Invariant("how often a row multiplies the same operand", _count_multiplicities),
     Invariant("number of distinct arrays", lambda e: len(e.operands)),
     Invariant("number of rows that an array is in", _count_rows_per_array),
-    Invariant("repeated indices of the terms", _count_patterns),
+    Invariant(
+        "repeated indices of the terms",
+        lambda e: Counter(map(_format_pattern, e.inputs)),
+    ),
     Invariant("axes that carry an index", _count_index_profiles),
     Invariant("axes of an array", _count_operand_profiles),
     Invariant("refined colors of the induced graph", _digest_colors),

@@ -33,12 +33,10 @@ class _Graph(pynauty.Graph):  # type: ignore[misc]
 def run_nauty(
     n_vertices: int, cells: Sequence[set[int]], edges: Sequence[tuple[int, int]]
 ) -> list[int]:
-    """Order the vertices 0, 1, ... as in nauty's canonical labelling.
+    """Order the vertices as in nauty's canonical labelling.
 
-    Args:
-        n_vertices: number of vertices.
-        cells: the vertices of each color, in the order of the colors.
-        edges: unordered pairs of vertices, none twice.
+    ``cells`` are those of each color, in the order of the colors; no edge is listed
+    twice.
 
     >>> run_nauty(3, [{1}, {0, 2}], [(0, 1)])
     [1, 0, 2]

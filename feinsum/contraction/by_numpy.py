@@ -26,16 +26,11 @@ def evaluate_by_numpy(
 ) -> Any:
     """Evaluate an einsum of all operands at once, as an array, even of rank 0.
 
+    With ``is_blas``, numpy may call BLAS for products of matrices; it takes some
+    microseconds to find out if it can. ``out`` is for more than one operand.
+
     The result is in C order, unless it is a view of a single operand, or ``out``.
     As in ``numpy.einsum`` without a path, there is no warning of overflow.
-
-    Args:
-        inputs: indices of each operand.
-        output: indices of the result.
-        arrays: the operands.
-        is_blas: whether numpy may call BLAS for products of matrices. It takes some
-            microseconds to find out if it can.
-        out: an array for the result of more than one operand.
 
     >>> evaluate_by_numpy([("i",), ("i",)], (), [np.arange(3), np.arange(3)])
     array(5)

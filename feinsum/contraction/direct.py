@@ -13,13 +13,7 @@ SPENT_S = 1e6
 def _leave_to_python(
     subscripts: Any, operands: tuple[Any, ...], is_chosen: bool = False, /
 ) -> Any:
-    """Return NotImplemented: Python has to compute the einsum.
-
-    Args:
-        subscripts: as for :func:`feinsum.einsum`.
-        operands: as for :func:`feinsum.einsum`.
-        is_chosen: whether Python has decided that the extension computes it.
-    """
+    """Return NotImplemented: Python has to compute the einsum."""
     return NotImplemented
 
 

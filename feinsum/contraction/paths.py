@@ -144,12 +144,7 @@ def _as_path(steps: Iterable[Iterable[int]]) -> Path:
 
 
 def contract_greedily(*args: Any) -> Any:
-    """Evaluate an einsum with more indices than numpy supports.
-
-    Args:
-        args: each operand followed by the numbers of its indices, and at the end the
-            numbers of the result's indices.
-    """
+    """Evaluate an einsum of more indices than numpy supports, in its list notation."""
     return opt_einsum.contract(*args, optimize="greedy")
 
 
@@ -242,11 +237,7 @@ def get_index_letter(number: int) -> str:
 
 
 def search_path(*arguments: Any, **options: Any) -> tuple[Any, Any]:
-    """Search a path with opt_einsum, and return it with its report.
-
-    Args:
-        arguments: as for ``opt_einsum.contract_path``.
-        options: as for ``opt_einsum.contract_path``.
+    """Search a path, and return it and its report, as ``opt_einsum.contract_path``.
 
     >>> search_path("ij,jk,kl->il", (9, 2), (2, 9), (9, 2), shapes=True)[0]
     [(1, 2), (0, 1)]
@@ -347,11 +338,6 @@ def find_contraction_steps(
     extents: tuple[tuple[str, int], ...],
 ) -> tuple[CountedStep, ...]:
     """Return the steps that evaluate one row with the fewest operations.
-
-    Args:
-        inputs: index names of each operand.
-        output: index names of the result.
-        extents: pairs of index name and extent.
 
     Returns:
         The sums of operands over indices of their own, one for each operand, and then

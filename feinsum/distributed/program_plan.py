@@ -139,7 +139,7 @@ class ProgramPlan:
         Raises:
             ProgramError: if an array is missing or has the wrong shape or dtype.
         """
-        checked = check_arrays(self.program, arrays)
+        checked, _ = check_arrays(self.program, arrays)
         return {name: checked[name] for name in self.plan.operands}
 
     def run(

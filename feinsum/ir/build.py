@@ -149,14 +149,9 @@ def _describe_non_operand(value: object) -> str:
 
 
 def _broadcast(inputs: Terms, table: Rows, axes: frozenset[str]) -> tuple[Terms, Rows]:
-    """Drop axes of extent 1 whose index is longer elsewhere, as numpy does.
+    """Drop axes of extent 1 whose index in ``axes`` is longer elsewhere, as in numpy.
 
     An operand keeps its name: without the dropped axes, it is the same array.
-
-    Args:
-        inputs: indices of each operand.
-        table: operands of each row.
-        axes: the indices behind an ellipsis; extents of all others must agree.
     """
     # in any row: an index that is long in one row is an axis of all results
     long = {

@@ -149,7 +149,8 @@ def evaluate_program(
     >>> evaluate_program(program, {"X": np.zeros((2, 2))})["S"].tolist()
     [2.0, 2.0]
     """
-    values = dict(check_arrays(program, arrays))
+    checked, _ = check_arrays(program, arrays)
+    values = dict(checked)
     for statement in program.statements:
         operands = [values[name] for name in statement.operands]
         result = evaluate_statement(statement, operands)
@@ -203,14 +204,10 @@ def map_into(
     first: Mapping[str, int] | None = None,
     spent: int | None = None,
 ) -> None:
-    """Evaluate a statement without reductions into an array.
+    """Evaluate a statement without reductions into an array, which may be an operand.
 
-    Args:
-        statement: the statement.
-        operands: the arrays that it reads, in order.
-        out: array for the result, of its shape and dtype.
-        first: as for :func:`evaluate_statement`.
-        spent: the number of the operand that is ``out`` and is overwritten, if any.
+    ``spent`` is the number of the operand that has the memory of ``out``. For
+    ``first``, see :func:`evaluate_statement`.
 
     >>> less = Statement("D", "ij", ("ij", "j"), ("A", "x"), "x0 - x1")
     >>> A = np.eye(2)
@@ -256,11 +253,7 @@ def convert_to_einsum(
 ) -> BatchedEinsum:
     """Convert a statement that sums products to an einsum of arrays of these shapes.
 
-    Args:
-        statement: a statement that is a sum of products.
-        shapes: shape of each operand.
-        dtypes: dtype of each operand.
-        names: names of its operands; by default derived from their positions.
+    By default, operands are named after their positions.
     """
     operand_names = names or [get_operand_name(p) for p in range(len(shapes))]
     row = tuple(
@@ -270,8 +263,10 @@ def convert_to_einsum(
     return BatchedEinsum(statement.output, statement.inputs, (row,))
 
 
-def check_arrays(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
-    """Return the given arrays, checked against the inputs of the program.
+def check_arrays(
+    program: Program, arrays: Mapping[str, Any]
+) -> tuple[Mapping[str, Array], Mapping[str, int]]:
+    """Return the inputs of the program, and the values of its size parameters.
 
     Raises:
         ProgramError: describing the first array that does not match.
@@ -307,7 +302,7 @@ def check_arrays(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Ar
                 f"input {operand.name!r} has dtype {array.dtype}, expected "
                 f"{operand.dtype}"
             )
-    return checked
+    return checked, sizes
 
 
 def _align(array: Array, term: IndexList, indices: IndexList) -> Array:

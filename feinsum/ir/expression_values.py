@@ -75,22 +75,17 @@ _UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
 def evaluate_node(node: ast.AST, names: Mapping[str, Any], live: Any = True) -> Any:
     """Evaluate one node; anything outside the grammar is refused.
 
-    Args:
-        node: the node of the parsed expression.
-        names: values of the names, as for :func:`evaluate_body`.
-        live: mask of the entries that are used; elsewhere, reads may be out of bounds.
+    ``live`` masks the entries that are used; elsewhere, reads may be out of bounds.
     """
     match node:
         case ast.Constant(value=bool() | int() | float() | complex() as value):
             return value
         case ast.Name(id=name) if name in names:
             return names[name]
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            sides = (evaluate_node(side, names, live) for side in (left, right))
-            return _BINARY[type(op)](*sides)
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if (
-            type(op) in _BINARY
-        ):
+        case (
+            ast.BinOp(left=left, op=op, right=right)
+            | ast.Compare(left=left, ops=[op], comparators=[right])
+        ) if type(op) in _BINARY:
             sides = (evaluate_node(side, names, live) for side in (left, right))
             return _BINARY[type(op)](*sides)
         case ast.BoolOp(op=op, values=[first, *rest]):

@@ -221,43 +221,29 @@ def _split_linear_node(node: ast.expr, name: str) -> tuple[str, str] | None:
             return "1", "0"
         case ast.UnaryOp(op=ast.USub(), operand=inner):
             terms = _split_linear_node(inner, name)
-            return terms and (
-                _write_times("-1.0", terms[0]),
-                _write_times("-1.0", terms[1]),
-            )
-        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
-            first, second = (
-                _split_linear_node(left, name),
-                _split_linear_node(right, name),
-            )
+            return terms and _scale_terms("-1.0", terms)
+        case ast.BinOp(left=left, op=op, right=right):
+            first, second = (_split_linear_node(x, name) for x in (left, right))
             if first is None or second is None:
                 return None
-            if isinstance(op, ast.Sub):
-                second = (
-                    _write_times("-1.0", second[0]),
-                    _write_times("-1.0", second[1]),
-                )
-            return _write_plus(first[0], second[0]), _write_plus(first[1], second[1])
-        case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            first, second = (
-                _split_linear_node(left, name),
-                _split_linear_node(right, name),
-            )
-            # a product of two factors with the name is not linear
-            if first is None or second is None or "0" not in (first[0], second[0]):
-                return None
-            factor, terms = (first, second) if first[0] == "0" else (second, first)
-            return _write_times(factor[1], terms[0]), _write_times(factor[1], terms[1])
-        case ast.BinOp(left=left, op=ast.Div(), right=right):
-            first, second = (
-                _split_linear_node(left, name),
-                _split_linear_node(right, name),
-            )
-            if first is None or second is None or second[0] != "0":
-                return None
-            inverse = f"(1.0 / ({second[1]}))"
-            return _write_times(inverse, first[0]), _write_times(inverse, first[1])
+            match op:
+                case ast.Add() | ast.Sub():
+                    if isinstance(op, ast.Sub):
+                        second = _scale_terms("-1.0", second)
+                    scale = _write_plus(first[0], second[0])
+                    return scale, _write_plus(first[1], second[1])
+                # a product of two factors with the name is not linear
+                case ast.Mult() if first[0] == "0":
+                    return _scale_terms(first[1], second)
+                case ast.Mult() if second[0] == "0":
+                    return _scale_terms(second[1], first)
+                case ast.Div() if second[0] == "0":
+                    return _scale_terms(f"(1.0 / ({second[1]}))", first)
     return None
+
+
+def _scale_terms(factor: str, terms: tuple[str, str]) -> tuple[str, str]:
+    return _write_times(factor, terms[0]), _write_times(factor, terms[1])
 
 
 def _write_times(left: str, right: str) -> str:

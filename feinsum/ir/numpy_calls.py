@@ -40,6 +40,10 @@ MAX_ENTRIES = 1 << 40
 """Largest number of entries of a constant: its text must not claim absurd shapes."""
 
 
+def _infer_result_dtype(dtypes: Sequence[np.dtype[Any]], *_: Any) -> np.dtype[Any]:
+    return np.result_type(*dtypes)
+
+
 @dataclass(frozen=True)
 class Function:
     """A function of arrays and literals.
@@ -53,7 +57,7 @@ class Function:
 
     compute: Callable[..., Any]
     shape: Callable[..., Shape]
-    dtype: Callable[..., np.dtype[Any]] = lambda dtypes, *_: np.result_type(*dtypes)
+    dtype: Callable[..., np.dtype[Any]] = _infer_result_dtype
     is_view: bool = False
 
 
@@ -159,7 +163,7 @@ def _parse_call(body: str, n_operands: int) -> _Call:
     if call is None or n_used != n_operands:
         _fail(
             body,
-            f"expected a subscript of x0, or one of {', '.join(FUNCTIONS)} of "
+            f"expected a subscript of x0, or one of {', '.join(sorted(FUNCTIONS))} of "
             f"{format_count(n_operands, 'operand')}, in order, and literals",
         )
     return call
@@ -466,23 +470,29 @@ def _get_constant(
     return _decode_constant(dtype, tuple(shape), data)
 
 
+def _call_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda arrays, *literals: function(*arrays, *literals)
+
+
 _SUBSCRIPT = Function(_take, _infer_subscript, _infer_entry_dtype, is_view=True)
 
+_OF_NUMPY: Mapping[str, tuple[Any, ...]] = {
+    "argmax": (_infer_without, _infer_index_dtype),
+    "argmin": (_infer_without, _infer_index_dtype),
+    "argsort": (_infer_same_along, _infer_index_dtype),
+    "broadcast_to": (_infer_broadcast, _infer_result_dtype, True),
+    "repeat": (_infer_repeat,),
+    "reshape": (_infer_reshape, _infer_result_dtype, True),
+    "roll": (_infer_roll,),
+    "sort": (_infer_same_along,),
+    "take_along_axis": (_infer_along, _infer_entry_dtype),
+    "transpose": (_infer_transpose, _infer_result_dtype, True),
+    "tril": (_infer_same,),
+    "triu": (_infer_same,),
+}
+"""Rules of the functions that take the arrays and then the literals, as in numpy."""
+
 FUNCTIONS: Mapping[str, Function] = {
-    "argmax": Function(
-        lambda a, k: np.argmax(a[0], k), _infer_without, _infer_index_dtype
-    ),
-    "argmin": Function(
-        lambda a, k: np.argmin(a[0], k), _infer_without, _infer_index_dtype
-    ),
-    "argsort": Function(
-        lambda a, k, kind=None: np.argsort(a[0], k, kind),
-        _infer_same_along,
-        _infer_index_dtype,
-    ),
-    "broadcast_to": Function(
-        lambda a, shape: np.broadcast_to(a[0], shape), _infer_broadcast, is_view=True
-    ),
     "concatenate": Function(np.concatenate, _infer_concatenate),
     "constant": Function(
         _get_constant,
@@ -497,17 +507,9 @@ FUNCTIONS: Mapping[str, Function] = {
     "pad": Function(
         lambda a, widths, x: np.pad(a[0], widths, constant_values=x), _infer_pad
     ),
-    "repeat": Function(lambda a, n, k: np.repeat(a[0], n, k), _infer_repeat),
-    "reshape": Function(lambda a, s: np.reshape(a[0], s), _infer_reshape, is_view=True),
-    "roll": Function(lambda a, n, k: np.roll(a[0], n, k), _infer_roll),
-    "sort": Function(lambda a, k, kind=None: np.sort(a[0], k, kind), _infer_same_along),
-    "take_along_axis": Function(
-        lambda a, k: np.take_along_axis(a[0], a[1], k), _infer_along, _infer_entry_dtype
-    ),
-    "transpose": Function(
-        lambda a, order: np.transpose(a[0], order), _infer_transpose, is_view=True
-    ),
-    "tril": Function(lambda a, k: np.tril(a[0], k), _infer_same),
-    "triu": Function(lambda a, k: np.triu(a[0], k), _infer_same),
+    **{
+        name: Function(_call_numpy(getattr(np, name)), *rules)
+        for name, rules in _OF_NUMPY.items()
+    },
 }
 """The functions that numpy statements may call, by name."""

@@ -99,12 +99,7 @@ class Statement:
     def shape_of(
         self, operands: Sequence[Any], indices: IndexList | None = None
     ) -> tuple[int, ...]:
-        """Return the extents of some indices, by default the shape of the result.
-
-        Args:
-            operands: arrays, or parts of them.
-            indices: the indices; None for those of the result.
-        """
+        """Return the extents of some indices, by default the shape of the result."""
         extents: dict[str, int] = {}
         for term, array in zip(self.inputs, operands, strict=True):
             extents.update(zip(term, array.shape, strict=True))

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 from feinsum.ir.program import Program
 from feinsum.ir.statement import Statement
@@ -65,24 +66,33 @@ CACHED_BYTES_PER_S = 2e10
 Sizes = Mapping[str, int]
 
 
+class BlockCut(NamedTuple):
+    """An index that is partitioned.
+
+    Attributes:
+        names: its name in every statement, by result.
+        length: number of its values in one block.
+        extent: number of all its values.
+    """
+
+    names: Mapping[str, str]
+    length: int
+    extent: int
+
+
 @dataclass(frozen=True)
 class FusedStages:
     """Stages that run together.
 
     Attributes:
         stages: the stages, in order.
-        cuts: the partitioned indices, each with its name in every statement, by result;
-            empty for a stage that runs as a whole.
-        lengths: number of values of each partitioned index in one block.
-        extents: extent of each partitioned index.
+        cuts: the partitioned indices; empty for a stage that runs as a whole.
         outputs: the results that are read after the block, or are outputs.
         fusion: the functional batched einsum that the stages form, if any.
     """
 
     stages: tuple[Stage, ...]
-    cuts: tuple[Mapping[str, str], ...] = ()
-    lengths: tuple[int, ...] = ()
-    extents: tuple[int, ...] = ()
+    cuts: tuple[BlockCut, ...] = ()
     outputs: tuple[str, ...] = ()
     fusion: Fusion | None = None
 
@@ -93,12 +103,7 @@ class FusedStages:
         )
 
     def list_spent(self, k: int, owned: Iterable[str] = ()) -> frozenset[str]:
-        """Return the arrays that no stage after the k-th one reads.
-
-        Args:
-            k: number of a stage of the block.
-            owned: arrays from before the block that nothing after it reads.
-        """
+        """Return the results and owned arrays that no stage after stage ``k`` reads."""
         # the outputs outlive the block
         results = {statement.result for statement in self.statements}
         read_later = {name for stage in self.stages[k + 1 :] for name in stage.operands}
@@ -109,13 +114,13 @@ class FusedStages:
         yield from product(
             *(
                 [slice(low, min(low + n, extent)) for low in range(0, extent, n)]
-                for n, extent in zip(self.lengths, self.extents, strict=True)
+                for _, n, extent in self.cuts
             )
         )
 
     def box_of(self, result: str, values: Sequence[slice]) -> Box:
         """Return the values of a statement's indices in one of :meth:`boxes`."""
-        names = (cut[result] for cut in self.cuts)
+        names = (cut.names[result] for cut in self.cuts)
         return dict(zip(names, values, strict=True))
 
 
@@ -124,18 +129,13 @@ def list_blocks(
 ) -> tuple[FusedStages, ...]:
     """Group the stages of a program into blocks where that is predicted to be faster.
 
-    Args:
-        program: the program.
-        sizes: values of the size parameters.
-        n_threads: number of threads that share the blocks.
-
     >>> from feinsum.programs.builder import program
     >>> from feinsum.programs.macros import attention
     >>> p = program()
     >>> _ = attention(p, *(p.input(name, (512, 32, 64)) for name in "QKV"))
     >>> (block,) = list_blocks(p.build(), {})
-    >>> block.extents, block.lengths, block.outputs
-    ((32, 512), (2, 512), ('r5',))
+    >>> [(cut.extent, cut.length) for cut in block.cuts], block.outputs
+    ([(32, 2), (512, 512)], ('r5',))
     """
     return _choose_blocks(program, tuple(sorted(sizes.items())), n_threads)
 
@@ -270,26 +270,20 @@ def _make_block(
     if 0 in extents:
         return None
     is_free = [_is_free(statements, cut) for cut in cuts]
-    # indices that cost nothing to cut come first
-    order = sorted(range(len(cuts)), key=lambda k: not is_free[k])
-    lengths = list(extents)
     inner = [name for stage in stages for name in stage.outputs if name not in outputs]
     largest = max(1, *(program.n_bytes(name, sizes) for name in inner))
     # as many blocks as keep all threads at work
     share = max(MIN_BLOCK_BYTES, largest // (BLOCKS * n_threads))
-    for k in order:
+    block_cuts = []
+    # indices that cost nothing to cut come first
+    for k in sorted(range(len(cuts)), key=lambda k: not is_free[k]):
         fitting = max(1, min(BLOCK_BYTES, share) * extents[k] // largest)
         # see MIN_ROWS
         min_length = 1 if is_free[k] else min(MIN_ROWS, extents[k])
-        lengths[k] = min(extents[k], max(min_length, fitting))
-        largest = max(1, largest * lengths[k] // extents[k])
-    return FusedStages(
-        tuple(stages),
-        tuple(cuts[k] for k in order),
-        tuple(lengths[k] for k in order),
-        tuple(extents[k] for k in order),
-        outputs,
-    )
+        length = min(extents[k], max(min_length, fitting))
+        largest = max(1, largest * length // extents[k])
+        block_cuts.append(BlockCut(cuts[k], length, extents[k]))
+    return FusedStages(tuple(stages), tuple(block_cuts), outputs)
 
 
 def _is_free(statements: Sequence[Statement], cut: Mapping[str, str]) -> bool:
@@ -308,7 +302,7 @@ def _estimate_saved_s(program: Program, block: FusedStages, sizes: Sizes) -> flo
     the overhead of their statements, cost time.
     """
     saved = 2 * count_inner_bytes(program, block, sizes)
-    counts = [-(-n // k) for n, k in zip(block.extents, block.lengths, strict=True)]
+    counts = [-(-cut.extent // cut.length) for cut in block.cuts]
     extra_bytes = 0
     for statement in block.statements:
         for name, term in zip(statement.operands, statement.inputs, strict=True):
@@ -316,7 +310,7 @@ def _estimate_saved_s(program: Program, block: FusedStages, sizes: Sizes) -> flo
             lacking = [
                 count
                 for cut, count in zip(block.cuts, counts, strict=True)
-                if cut[statement.result] not in term
+                if cut.names[statement.result] not in term
             ]
             extra_bytes += (prod(lacking) - 1) * program.n_bytes(name, sizes)
     n_calls = prod(counts) * len(block.statements)

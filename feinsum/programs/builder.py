@@ -14,10 +14,11 @@ from numpy.typing import DTypeLike
 from feinsum.entry_points import PLANNERS, require_registered
 from feinsum.errors import InvalidEinsumError, ProgramError
 from feinsum.ir import Extent, IndexList, Operand, array, parse_subscripts
+from feinsum.ir.evaluation import check_arrays
 from feinsum.ir.numpy_calls import NUMPY, infer_numpy_shape
 from feinsum.ir.program import Program
 from feinsum.ir.statement import Statement
-from feinsum.programs.local import collect_sizes, run_program
+from feinsum.programs.local import run_program
 from feinsum.words import format_count
 
 
@@ -284,7 +285,8 @@ class ProgramBuilder:
                     f"of processes, for the engine {engine}",
                     rules=("plan",),
                 )
-            plan = self.plan(plan, sizes=collect_sizes(built, arrays))
+            _, sizes = check_arrays(built, arrays)
+            plan = self.plan(plan, sizes=sizes)
         if plan.program != built:
             raise ProgramError(
                 "the plan is of another program; plan this one", rules=("plan",)

@@ -65,12 +65,7 @@ class KernelChoice(Generic[T]):
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def run(self, arguments: T, plain: Callable[[], Results]) -> Results:
-        """Compute the results by the kernel or by ``plain``, whichever is due.
-
-        Args:
-            arguments: the arguments of the kernel.
-            plain: computes the results statement by statement.
-        """
+        """Compute the results by the kernel, or statement by statement by ``plain``."""
         if self.is_over and self.kernel is not None:
             return self.kernel(arguments)
         # one thread takes times; concurrent calls just compute
@@ -149,11 +144,11 @@ def _are_close(values: Array, expected: Array) -> bool:
     return bool(error <= TOLERANCE[expected.dtype.char] * scale)
 
 
-def get_shared_choice(key: Hashable, build: Callable[[], Kernel[T]]) -> KernelChoice[T]:
+def get_shared_choice(
+    key: Hashable, make: Callable[[], KernelChoice[T]]
+) -> KernelChoice[T]:
     """Return the choice of a key, until :func:`feinsum.calling.clear_call_cache`."""
     from feinsum.calling.kernel_cache import Calls  # plans are read without it
 
-    choice: KernelChoice[T] = get_remembered(Calls).fused.get(
-        key, lambda: KernelChoice(build)
-    )
+    choice: KernelChoice[T] = get_remembered(Calls).choices.get(key, make)
     return choice

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any
 
@@ -261,7 +261,7 @@ class _Search:
         return (
             not statement.reduced_indices
             and statement.result not in self.used
-            and not self._is_wanted(statement)
+            and statement.result not in self.program.outputs
             # with another reader, the result would have to be stored anyway
             and [*self.program.readers(statement.result)] == [*readers]
             and len(set(statement.output)) == len(statement.output)
@@ -270,13 +270,10 @@ class _Search:
             and is_cheap(statement.body, statement.indices)
         )
 
-    def _is_wanted(self, statement: Statement) -> bool:
-        return statement.result in self.program.outputs
-
     def _find_finish(self, statement: Statement) -> Statement | None:
         """Return the only reader if it is linear in the sum, and has its indices."""
         readers = self.program.readers(statement.result)
-        if self._is_wanted(statement) or len(readers) != 1:
+        if statement.result in self.program.outputs or len(readers) != 1:
             return None
         (reader,) = readers
         if reader.result not in self.free or reader.result in self.used:
@@ -322,15 +319,7 @@ class _Search:
             for name in results
             for reader in self.program.readers(name)
             if reader.result not in results
-        ) and not any(
-            name in results for row in rows for name in self._from_outside(row)
-        )
-
-    def _from_outside(self, row: FusedRow) -> set[str]:
-        results = {statement.result for statement in row.statements}
-        return {
-            name for statement in row.statements for name in statement.operands
-        } - results
+        ) and not any(results & {*Fusion((row,), 0).operands} for row in rows)
 
     def _count_saved(self, rows: Sequence[FusedRow]) -> int:
         """Return the bytes of memory traffic that a batch of rows saves."""
@@ -382,7 +371,8 @@ def get_choice(
     """Return the choice of a fusion, shared by programs with the same statements."""
     arrays = tuple(program.arrays[name] for name in (*fusion.operands, *fusion.results))
     key = fusion.rows, arrays, tuple(sorted(sizes.items()))
-    return get_shared_choice(key, lambda: _build_kernel(program, fusion, dict(sizes)))
+    build = partial(_build_kernel, program, fusion, dict(sizes))
+    return get_shared_choice(key, lambda: KernelChoice(build))
 
 
 def _build_kernel(program: Program, fusion: Fusion, sizes: dict[str, int]) -> Kernel:

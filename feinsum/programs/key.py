@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
+from string import ascii_lowercase
 from typing import NewType
 
 from feinsum.canonical import CANONICALIZER, canonicalize, compute_places
@@ -216,18 +217,18 @@ class _Renaming:
     def __init__(self, program: Program, graph: _Graph, positions: list[int]) -> None:
         self.source, self.graph, self.positions = program, graph, positions
         self.order = self._sort_statements()
-        inputs = sorted(
-            (operand.name for operand in program.inputs), key=self._get_array_position
+        self.inputs = sorted(
+            (operand.name for operand in program.inputs),
+            key=lambda name: positions[graph.arrays[name]],
         )
-        self.names = {name: f"A{k}" for k, name in enumerate(inputs)}
+        self.names = {name: f"A{k}" for k, name in enumerate(self.inputs)}
         self.names |= {
             statement.result: f"R{k}" for k, statement in enumerate(self.order)
         }
-        self.inputs = inputs
 
     def program(self) -> Program:
         params = sorted(
-            self.graph.params, key=lambda x: self._get_position(self.graph.params[x])
+            self.graph.params, key=lambda x: self.positions[self.graph.params[x]]
         )
         extents = {param: SizeParam(f"N{k}") for k, param in enumerate(params)}
         arrays = self.source.arrays
@@ -239,16 +240,10 @@ class _Renaming:
             )
             inputs.append(type(operand)(self.names[name], shape, operand.dtype))
         outputs = sorted(
-            (self.names[n] for n in self.source.outputs), key=_parse_number
+            (self.names[n] for n in self.source.outputs), key=lambda n: int(n[1:])
         )
         statements = [self._rename_statement(statement) for statement in self.order]
         return Program(tuple(inputs), tuple(statements), tuple(outputs))
-
-    def _get_position(self, vertex: int) -> int:
-        return self.positions[vertex]
-
-    def _get_array_position(self, name: str) -> int:
-        return self._get_position(self.graph.arrays[name])
 
     def _sort_statements(self) -> list[Statement]:
         """Sort statements topologically; ties by their vertices' positions."""
@@ -264,14 +259,14 @@ class _Renaming:
             ]
             # independent statements are in canonical order
             first = min(
-                free, key=lambda x: self._get_position(self.graph.statements[x.result])
+                free, key=lambda x: self.positions[self.graph.statements[x.result]]
             )
             ordered.append(remaining.pop(first.result))
         return ordered
 
     def _rename_statement(self, statement: Statement) -> Statement:
         uses = [
-            self._get_position(self.graph.uses[statement.result, p])
+            self.positions[self.graph.uses[statement.result, p]]
             for p in range(len(statement.operands))
         ]
         order = [*range(len(uses))]
@@ -294,19 +289,9 @@ class _Renaming:
         """Name the indices of the result, then the others by their positions."""
         reduced = sorted(
             statement.reduced_indices,
-            key=lambda index: self._get_position(
-                self.graph.indices[statement.result, index]
-            ),
+            key=lambda i: self.positions[self.graph.indices[statement.result, i]],
         )
         return {
-            index: _get_letter(k)
+            index: ascii_lowercase[k] if k < 26 else f"i{k}"
             for k, index in enumerate([*statement.output, *reduced])
         }
-
-
-def _get_letter(k: int) -> str:
-    return chr(ord("a") + k) if k < 26 else f"i{k}"
-
-
-def _parse_number(name: str) -> int:
-    return int(name[1:])

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from feinsum.errors import DeviceUnavailableError
-from feinsum.ir import SizeParam
 from feinsum.ir.evaluation import check_arrays, evaluate_statement
 from feinsum.ir.program import Program
 from feinsum.ir.statement import Statement
@@ -65,9 +64,9 @@ def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Arr
     """
     from feinsum.threads import get_n_threads  # programs are read without it
 
-    inputs = check_arrays(program, arrays)
+    inputs, sizes = check_arrays(program, arrays)
     live = dict(inputs)
-    run = _Run(program, collect_sizes(program, live), get_n_threads())
+    run = _Run(program, sizes, get_n_threads())
     blocks = list_blocks(program, run.sizes, run.n_workers)
     last_uses = _find_last_uses(program, blocks)
     for k, block in enumerate(blocks):
@@ -76,21 +75,6 @@ def run_program(program: Program, arrays: Mapping[str, Any]) -> Mapping[str, Arr
         owned = {name: live.pop(name) for name in spent - {*inputs}}
         live |= run.block(block, live, owned)
     return {name: live[name] for name in program.outputs}
-
-
-def collect_sizes(program: Program, arrays: Mapping[str, Any]) -> dict[str, int]:
-    """Return the values of the size parameters, from the shapes of the arrays.
-
-    Raises:
-        ProgramError: if an array is missing or has the wrong shape or dtype.
-    """
-    checked = check_arrays(program, arrays)
-    return {
-        extent.name: n
-        for operand in program.inputs
-        for extent, n in zip(operand.shape, checked[operand.name].shape, strict=True)
-        if isinstance(extent, SizeParam)
-    }
 
 
 def _find_last_uses(program: Program, blocks: Sequence[FusedStages]) -> dict[str, int]:
@@ -116,11 +100,8 @@ class _Run:
     ) -> dict[str, Array]:
         """Return the outputs of a block.
 
-        Args:
-            block: the block.
-            arrays: the operands of the block, by name.
-            owned: arrays that nothing after the block reads. They may be overwritten,
-                and are removed from the dictionary after their last use.
+        Nothing after the block reads arrays in ``owned``: they may be overwritten, and
+        are removed from the dictionary after their last use.
         """
         if block.fusion is not None:
             return self.fused(block, block.fusion, arrays, owned)
@@ -180,7 +161,7 @@ class _Run:
             return _Run(program, sizes, n_workers).run_one_by_one(block, operands, {})
 
         key = block, arrays, tuple(sorted(sizes.items())), n_workers
-        return get_shared_choice(key, lambda: run_whole)
+        return get_shared_choice(key, lambda: KernelChoice(lambda: run_whole))
 
     def run_one_by_one(
         self, block: FusedStages, arrays: Mapping[str, Array], owned: dict[str, Array]
@@ -226,13 +207,7 @@ class _Run:
     def stage(
         self, stage: Stage, frame: _Frame, spent: AbstractSet[str]
     ) -> dict[str, Array]:
-        """Compute the outputs of a stage within a box.
-
-        Args:
-            stage: the stage.
-            frame: the box, and the arrays within it.
-            spent: arrays that are not read after the stage, and may be overwritten.
-        """
+        """Compute the outputs of a stage in a box; ``spent`` may be overwritten."""
         if stage.is_contraction:
             (statement,) = stage.statements
             return {statement.result: self.einsum(statement, frame.operands(statement))}
@@ -323,11 +298,6 @@ def find_overwritten(
 
     Such an operand has the axes, their order and the dtype of the result, and no later
     statement reads it. The result of a whole array needs the memory of a whole array.
-
-    Args:
-        program: the program.
-        stage: the stage.
-        spent: arrays from before the stage that nothing after it reads.
 
     Returns:
         The number of the operand, by the result of the statement.

@@ -231,15 +231,7 @@ def _write_python_number(value: Any) -> str:
 def record_reduction(
     reduction: str, array: View, gone: Sequence[int], keepdims: bool, dtype: Any = None
 ) -> Any:
-    """Record a reduction over some axes.
-
-    Args:
-        reduction: name of the reduction.
-        array: the array to reduce.
-        gone: numbers of the axes to reduce.
-        keepdims: whether reduced axes stay, with extent 1.
-        dtype: dtype to which entries are cast first.
-    """
+    """Record a reduction over some axes, after a cast of the entries to ``dtype``."""
     indices = list_letters(array.ndim)
     output = tuple(index for axis, index in enumerate(indices) if axis not in gone)
     target = np.dtype(dtype) if dtype is not None else array.dtype

@@ -73,13 +73,10 @@ class Stage:
 
     Attributes:
         statements: the statements, in order.
-        cut: the index of each statement, by its result, that is processed a few values
-            at a time; empty if the statements run for all values at once.
         outputs: the results that are read after the stage, or are outputs.
     """
 
     statements: tuple[Statement, ...]
-    cut: Mapping[str, str]
     outputs: tuple[str, ...]
 
     @property
@@ -98,7 +95,10 @@ class Stage:
 
     @cached_property
     def cuts(self) -> tuple[Mapping[str, str], ...]:
-        """All indices along which the stage can be cut, outermost first."""
+        """All indices along which the stage can be cut, outermost first.
+
+        Each has its name in every statement, by result.
+        """
         return tuple(find_common_cuts(self.statements))
 
 
@@ -111,9 +111,9 @@ def list_stages(program: Program) -> tuple[Stage, ...]:
     >>> scores = p.einsum("sd,td->st", array("Q", (8, 4)), array("K", (8, 4)))
     >>> _ = p.softmax(scores, "t")
     >>> for stage in list_stages(p.build()):
-    ...     print([s.result for s in stage.statements], dict(stage.cut), stage.outputs)
-    ['r0'] {} ('r0',)
-    ['r1', 'r2', 'r3', 'r4'] {'r1': 'a', 'r2': 'a', 'r3': 'a', 'r4': 'a'} ('r4',)
+    ...     print([s.result for s in stage.statements], stage.outputs)
+    ['r0'] ('r0',)
+    ['r1', 'r2', 'r3', 'r4'] ('r4',)
     """
     # a contraction is a stage by itself: it has its own kernel
     return tuple(make_stage(program, group) for group in _group_statements(program))
@@ -121,22 +121,20 @@ def list_stages(program: Program) -> tuple[Stage, ...]:
 
 def make_stage(program: Program, group: Sequence[Statement]) -> Stage:
     """Make a stage of some statements of a program."""
-    return Stage(tuple(group), _choose_cut(group), list_outputs(program, group))
+    return Stage(tuple(group), list_outputs(program, group))
 
 
 def _group_statements(program: Program) -> Iterator[list[Statement]]:
     group: list[Statement] = []
     for statement in program.statements:
+        is_apart = any(x.is_contraction for x in (statement, *group[:1]))
         # greedy: a longer stage keeps more intermediates in the caches
-        if group and not statement.is_contraction and _choose_cut([*group, statement]):
+        if group and not is_apart and any(find_common_cuts([*group, statement])):
             group.append(statement)
             continue
         if group:
             yield group
         group = [statement]
-        if statement.is_contraction:
-            yield group
-            group = []
     if group:
         yield group
 
@@ -151,13 +149,6 @@ def list_outputs(program: Program, group: Sequence[Statement]) -> tuple[str, ...
             reader.result not in results for reader in program.readers(statement.result)
         )
     )
-
-
-def _choose_cut(group: Sequence[Statement]) -> Mapping[str, str]:
-    """Return the outermost index that all results have; empty if there is none."""
-    if group[0].is_contraction:
-        return constantdict()
-    return next(iter(find_common_cuts(group)), constantdict())
 
 
 def find_common_cuts(group: Sequence[Statement]) -> Iterator[Mapping[str, str]]:
@@ -198,11 +189,7 @@ class ArrayAccess:
     axes: tuple[int, ...]
 
     def strides(self, by_axis: tuple[int, ...]) -> dict[int, int]:
-        """Return the stride of each loop; strides of a diagonal are added.
-
-        Args:
-            by_axis: the stride of each axis of the array.
-        """
+        """Return the stride of each loop, from those by axis; a diagonal adds them."""
         strides = dict.fromkeys(self.axes, 0)
         for loop, stride in zip(self.axes, by_axis, strict=True):
             strides[loop] += stride
@@ -292,10 +279,8 @@ Numbers = dict[str, dict[str, int]]
 def _number_loops(stage: Stage, is_joined: bool) -> Numbers | None:
     """Return the loop of each index; None if a statement has two indices in one loop.
 
-    Args:
-        stage: the stage.
-        is_joined: whether indices that access the same axis of an outside array share a
-            loop, so that all statements have vectors along it.
+    Joined indices, which access the same axis of an outside array, share a loop, so
+    that all statements have vectors along it.
     """
     classes, n_cuts = find_equal_indices(stage.statements), len(stage.cuts)
     shared = {

@@ -109,9 +109,9 @@ def _reduce_axes(
     return record_reduction(reduction, a, normalize_axes(axis, a.ndim), keepdims)
 
 
-def _count_entries(a: Any, axis: Any) -> int:
+def count_size(a: Any, axis: Any = None, *, purpose: str = "a size") -> int:
     return prod(
-        require_number(a.shape[k], "a mean") for k in normalize_axes(axis, a.ndim)
+        require_number(a.shape[k], purpose) for k in normalize_axes(axis, a.ndim)
     )
 
 
@@ -130,9 +130,8 @@ def mean(
     if np.dtype(dtype).kind not in "fc":
         refuse(f"a mean with dtype={np.dtype(dtype)}")
     total = _sum_axes("sum", a, axis, dtype, keepdims=keepdims)
-    quotient = record_map(
-        f"({{}} / {_write_divisor(_count_entries(a, axis))})", [total]
-    )
+    n = count_size(a, axis, purpose="a mean")
+    quotient = record_map(f"({{}} / {_write_divisor(n)})", [total])
     return astype(quotient, np.float16) if is_half else quotient
 
 
@@ -158,7 +157,7 @@ def _compute_spread(
     ddof = ddof if correction is None else correction
     if dtype is None and a.dtype.kind in "biu":
         dtype = np.float64
-    n = _count_entries(a, axis)
+    n = count_size(a, axis, purpose="a mean")
     total = _sum_axes("sum", a, axis, dtype, keepdims=True)
     middle = record_map(f"({{}} / {_write_divisor(n)})", [total])
     distance = record_map("({} - {})", [a, middle])
@@ -323,15 +322,6 @@ def trace_einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Any:
     if not isinstance(subscripts, str):
         refuse("numpy.einsum with lists of indices")
     return record_einsum(subscripts, list_views(operands))
-
-
-# Properties that do not depend on values
-
-
-def count_size(a: Any, axis: Any = None) -> int:
-    return prod(
-        require_number(a.shape[k], "a size") for k in normalize_axes(axis, a.ndim)
-    )
 
 
 REDUCING: Mapping[Any, Callable[..., Any]] = {

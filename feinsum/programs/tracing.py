@@ -7,6 +7,7 @@ Source: NumPy Enhancement Proposals 13 (``__array_ufunc__``) and 18
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from inspect import signature
 from math import prod
@@ -57,6 +58,9 @@ OPERATORS: Mapping[Any, str] = {
     np.greater_equal: "({} >= {})",
 }
 """The body of each ufunc that has an operator; others are called by their names."""
+
+PROPERTIES = {"T": transpose, "mT": matrix_transpose, "real": real, "imag": imag}
+"""Attributes of arrays that are arrays, too."""
 
 PRODUCTS: Mapping[Any, Callable[..., Any]] = {
     np.matmul: matmul,
@@ -140,78 +144,76 @@ class TracedFunction:
         Raises:
             ProgramError: if the function cannot be traced, with the reason.
         """
-        arrays, (traced, result) = self._trace_call(args, more)
-        outputs = run_program(traced, arrays)
-        return _fill_results(result, outputs)
+        arrays, (traced, names) = self._trace_call(args, more)
+        return _map_leaves(run_program(traced, arrays).__getitem__, names)
 
     def _trace_call(self, args: Any, more: Any) -> tuple[dict[str, Any], Any]:
-        leaves: list[np.ndarray[Any, Any]] = []
-        form = _build_form((args, tuple(more.items())), leaves)
-        arrays = {f"a{k}": leaf for k, leaf in enumerate(leaves)}
-        kinds = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+
+        def replace_array(leaf: Any) -> Any:
+            if type(leaf) is np.ndarray:
+                # in native byte order, as programs require
+                native = leaf.astype(leaf.dtype.newbyteorder("="), copy=False)
+                arrays[f"a{len(arrays)}"] = native
+                return _Placeholder
+            # subclasses of arrays may be hashable by identity, but change
+            if not isinstance(leaf, Hashable) or hasattr(leaf, "__array_finalize__"):
+                raise ProgramError(
+                    f"an argument is {type(leaf).__name__}; a traced function takes "
+                    "numpy arrays, in tuples, lists or dictionaries, and hashable "
+                    "values"
+                )
+            return leaf
+
+        form = _map_leaves(replace_array, (args, more))
+        operands = tuple(array(n, x.shape, x.dtype) for n, x in arrays.items())
         # locked, so that two threads do not trace the same call
         with self._lock:
-            return arrays, self._traced(form, kinds)
+            return arrays, self._traced(_Form(_make_key(form), form), operands)
 
-    def _trace_for(self, form: _Form, kinds: Any) -> tuple[Program, Any]:
-        operands = {
-            f"a{k}": array(f"a{k}", shape, dtype)
-            for k, (shape, dtype) in enumerate(kinds)
-        }
-
+    def _trace_for(
+        self, form: _Form, operands: tuple[Operand, ...]
+    ) -> tuple[Program, Any]:
         def call(arrays: Mapping[str, Any]) -> Any:
-            args, more = form.filled(iter(arrays.values()))
-            return self.function(*args, **dict(more))
+            remaining = iter(arrays.values())
+            args, more = _map_leaves(
+                lambda leaf: next(remaining) if leaf is _Placeholder else leaf,
+                form.arguments,
+            )
+            return self.function(*args, **more)
 
-        return _trace_function(call, operands)
+        return _trace_function(call, {x.name: x for x in operands})
 
 
+class _Placeholder:
+    """Stands for an array in arguments."""
+
+
+@dataclass(frozen=True)
 class _Form:
-    """The structure of arguments, with placeholders for arrays; hashable."""
+    """Arguments with placeholders for arrays, which are compared by a key."""
 
-    def __init__(self, kind: Any, items: tuple[Any, ...]) -> None:
-        self.key = kind, items
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Form) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def filled(self, arrays: Iterator[Any]) -> Any:
-        kind, items = self.key
-        if kind is None:
-            return next(arrays)
-        if kind == "value":
-            return items[1]
-        values = [item.filled(arrays) for item in items]
-        if isinstance(kind, tuple):
-            return dict(zip(kind[1], values, strict=True))
-        return kind(*values) if hasattr(kind, "_fields") else kind(values)
+    key: Hashable
+    arguments: Any = field(compare=False)
 
 
-def _build_form(value: Any, leaves: list[np.ndarray[Any, Any]]) -> _Form:
-    if type(value) is np.ndarray:
-        # in native byte order, as programs require
-        leaves.append(value.astype(value.dtype.newbyteorder("="), copy=False))
-        return _Form(None, ())
-    if isinstance(value, list | tuple):
-        return _Form(type(value), tuple(_build_form(item, leaves) for item in value))
+def _map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return the same tuples, lists and dictionaries, of other values."""
     if isinstance(value, dict):
-        items = tuple(_build_form(item, leaves) for item in value.values())
-        return _Form(("dict", *[tuple(value)]), items)
-    if not _is_hashable(value):
-        raise ProgramError(
-            f"an argument is {type(value).__name__}; a traced function takes numpy "
-            "arrays, in tuples, lists or dictionaries, and hashable values"
-        )
-    return _Form("value", (type(value), value))
+        return {name: _map_leaves(function, item) for name, item in value.items()}
+    if isinstance(value, tuple | list):
+        items = [_map_leaves(function, item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return function(value)
 
 
-def _is_hashable(value: Any) -> bool:
-    """Return whether a value may be a constant of the program."""
-    # subclasses of arrays may be hashable by identity, but their entries may change
-    return isinstance(value, Hashable) and not hasattr(value, "__array_finalize__")
+def _make_key(value: Any) -> Hashable:
+    """Return a key that is equal for equal values of the same types."""
+    if isinstance(value, dict):
+        return dict, (*value,), (*map(_make_key, value.values()),)
+    if isinstance(value, tuple | list):
+        return type(value), (*map(_make_key, value),)
+    return type(value), value
 
 
 def _trace_function(
@@ -225,24 +227,15 @@ def _trace_function(
         tensor = builder.input(operand.name, operand.shape, operand.dtype)
         memory = RecordedArray(is_argument=True)
         arrays[name] = Traced(recording, tensor, tuple(range(tensor.rank)), memory)
-    result = _name_results(function(arrays), recording)
-    return builder.build(), result
+    returned = function(arrays)
+    names = _map_leaves(lambda x: _name_result(x, recording), returned)
+    return builder.build(), names
 
 
-class _Output(str):
-    """The name of an output."""
-
-    __slots__ = ()
-
-
-def _name_results(returned: Any, recording: Recording) -> Any:
-    """Replace the arrays in a returned value by names of outputs."""
-    if isinstance(returned, Mapping):
-        return {name: _name_results(item, recording) for name, item in returned.items()}
-    if isinstance(returned, tuple | list):
-        items = [_name_results(item, recording) for item in returned]
-        is_named = hasattr(returned, "_fields")
-        return type(returned)(*items) if is_named else type(returned)(items)
+def _name_result(returned: Any, recording: Recording) -> Any:
+    """Replace an array that the function returns by the name of an output."""
+    if isinstance(returned, Mapping):  # of another type than dict
+        return _map_leaves(lambda x: _name_result(x, recording), dict(returned))
     if isinstance(returned, np.ndarray | np.generic | bool | int | float | complex):
         tensor = record_constant(np.asarray(returned), recording)
         returned = Traced(recording, tensor, tuple(range(tensor.rank)))
@@ -251,17 +244,7 @@ def _name_results(returned: Any, recording: Recording) -> Any:
             f"the function returns {type(returned).__name__}; it must return arrays, "
             "possibly in tuples, lists or dictionaries"
         )
-    tensor = recording.builder.output(as_result(returned))
-    return _Output(tensor.name)
-
-
-def _fill_results(result: Any, outputs: Mapping[str, Any]) -> Any:
-    if isinstance(result, _Output):
-        return outputs[result]
-    if isinstance(result, dict):
-        return {name: _fill_results(item, outputs) for name, item in result.items()}
-    items = [_fill_results(item, outputs) for item in result]
-    return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
+    return recording.builder.output(as_result(returned)).name
 
 
 def _call(function: Callable[..., Any], name: str, args: Any, more: Any) -> Any:
@@ -292,22 +275,6 @@ class Traced(View, NDArrayOperatorsMixin):
     __array_priority__ = 1000
 
     @property
-    def T(self) -> Any:  # noqa: N802  (numpy's name)
-        return transpose(self)
-
-    @property
-    def mT(self) -> Any:  # noqa: N802
-        return matrix_transpose(self)
-
-    @property
-    def real(self) -> Any:
-        return real(self)
-
-    @property
-    def imag(self) -> Any:
-        return imag(self)
-
-    @property
     def size(self) -> int:
         if any(isinstance(n, SizeParam) for n in self.shape):
             refuse("the number of entries, which is not known")
@@ -334,7 +301,9 @@ class Traced(View, NDArrayOperatorsMixin):
         return np
 
     def __getattr__(self, name: str) -> Any:
-        """Return a method of numpy's arrays, or raise an error that names it."""
+        """Return an attribute of numpy's arrays, or raise an error that names it."""
+        if (view := PROPERTIES.get(name)) is not None:
+            return view(self)
         if (function := METHODS.get(name)) is not None:
             return lambda *args, **more: _call(function, name, (self, *args), more)
         if name.startswith("_") or not hasattr(np.ndarray, name):

@@ -29,6 +29,14 @@ def _estimates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEINSUM_EFFORT", "estimate")
 
 
+@pytest.fixture
+def fresh_calls() -> Iterator[None]:
+    """No call knows those of other tests."""
+    clear_call_cache()
+    yield
+    clear_call_cache()
+
+
 def build_here(request: builder.BuildRequest) -> builder.BuiltKernel | None:
     """Build the kernel of a call as another process would, and store it."""
     answer = json.dumps(builder._build_answer(request))

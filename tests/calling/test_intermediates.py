@@ -41,11 +41,7 @@ j take 10 kB. One nest takes 16 times the operations."""
 LARGE, SMALL = 64_000, 10_000
 
 
-@pytest.fixture(autouse=True)
-def _fresh():
-    clear_call_cache()
-    yield
-    clear_call_cache()
+pytestmark = pytest.mark.usefixtures("fresh_calls")
 
 
 def operands(shapes=SHAPES):

@@ -16,12 +16,7 @@ from feinsum.transforms.library import GENERIC
 from tests.calling.comparing import NO_FACTS, assert_as_numpy
 from tests.portions import spread
 
-
-@pytest.fixture(autouse=True)
-def _fresh():
-    clear_call_cache()
-    yield
-    clear_call_cache()
+pytestmark = pytest.mark.usefixtures("fresh_calls")
 
 
 def numbers(*shape):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from hypothesis import strategies as st
 import feinsum
 from feinsum.calling import clear_call_cache
 from feinsum.calling.kernel_cache import BoundedCache
-from feinsum.errors import FeinsumError
-from tests.calling.comparing import NO_FACTS, assert_as_numpy
+from tests.calling.comparing import NO_FACTS, assert_as_numpy, outcome
 from tests.portions import spread
 from tests.strategies import counts
 
@@ -143,39 +141,27 @@ def drop_in_calls(draw: st.DrawFn) -> tuple[str, list[Any], dict[str, Any], str 
     return subscripts, operands, draw(options(len(operands))), target
 
 
-def outcome(function: Any, subscripts: str, operands: Any, named: Any, out: Any) -> Any:
-    """What a call gives, or the kind of its error."""
-    expected = FeinsumError if function is feinsum.einsum else Exception
-    made = None if out is None else np.zeros(*out)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            result = function(subscripts, *operands, **named, out=made)
-        except expected as error:
-            return TypeError if isinstance(error, TypeError) else ValueError
-    assert out is None or result is made
-    return result
-
-
 @counts(25, 1500)
 @given(drop_in_calls())
 def test_a_first_call_is_that_of_numpy(call):
     """Value, dtype, shape, type, or kind of error; for all options."""
     subscripts, operands, named, target = call
     clear_call_cache()
-    out = None
+    arguments, out = (subscripts, *operands), {}
     if target is not None:
-        expected = outcome(np.einsum, subscripts, operands, {}, None)
+        expected = outcome(np.einsum, arguments, {})
         if isinstance(expected, type):
             return
-        out = np.shape(expected), target
+        out = {"out": np.zeros(np.shape(expected), target)}
         named = {**named, "dtype": None}  # numpy also wants a cast from out to it
-    expected = outcome(np.einsum, subscripts, operands, named, out)
-    how = {**named, "database": NO_FACTS, "effort": "amortized"}
-    found = outcome(feinsum.einsum, subscripts, operands, how, out)
+    expected = outcome(np.einsum, arguments, {**named, **out})
+    out = {name: np.zeros_like(x) for name, x in out.items()}
+    how = {**named, **out, "database": NO_FACTS, "effort": "amortized"}
+    found = outcome(feinsum.einsum, arguments, how)
     if isinstance(expected, type):
         assert found is expected
         return
+    assert not out or found is out["out"]
     assert type(found) is type(expected)
     assert np.shape(found) == np.shape(expected)
     assert np.asarray(found).dtype == np.asarray(expected).dtype

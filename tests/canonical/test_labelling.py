@@ -185,13 +185,6 @@ def test_process_ends_itself() -> None:
     assert done.returncode == -signal.SIGALRM
 
 
-def test_what_is_printed_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An interpreter that prints more than the answer does no harm."""
-    monkeypatch.setenv("PYTHONVERBOSE", "1")
-    order = labelling.search_order(*ring(200), Deadline())
-    assert sorted(order) == list(range(200))
-
-
 @pytest.mark.parametrize(
     ("script", "match"),
     [

@@ -19,7 +19,6 @@ from feinsum.nests import (
     parse_nest,
     parse_network,
 )
-from tests.contraction.path_counts import n_pair_sequences, n_postorders
 from tests.nests.networks import EXAMPLE, KERNELS, path_of, random_nest
 from tests.nests.paper import is_fully_fused, unfuse
 from tests.portions import spread
@@ -161,15 +160,13 @@ def test_a_text_that_is_no_nest_is_refused(text):
 
 
 @pytest.mark.parametrize(
-    ("n", "postordered", "sequences"),
-    [(2, 1, 1), (3, 3, 3), (4, 18, 18), (5, 150, 180), (7, 21_420, 56_700)],
+    ("n", "postordered"), [(2, 1), (3, 3), (4, 18), (5, 150), (7, 21_420)]
 )
-def test_paths_are_the_postorders_of_binary_trees(n, postordered, sequences):
+def test_paths_are_the_postorders_of_binary_trees(n, postordered):
     """The paper's recurrence counts sequences of pairs, of which there are more."""
     terms = ",".join("abcdefg"[k : k + 1] + "z" for k in range(n))
     paths = list(list_paths(parse_network(f"{terms}->z", sparse=None)))
-    assert len(paths) == len(set(paths)) == n_postorders(n) == postordered
-    assert n_pair_sequences(n) == sequences
+    assert len(paths) == len(set(paths)) == postordered
 
 
 @pytest.mark.parametrize("name", ["mttkrp-4", "tttp", "dense chain"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from feinsum.ir import Operand, array
 from feinsum.ir.expressions import list_names, normalize_body
-from feinsum.programs import Program, Statement, evaluate_program
+from feinsum.programs import Program, Statement, evaluate_program, run_program
 
 BODIES = {
     1: ("", "exp(x0)", "x0*x0"),
@@ -83,12 +83,11 @@ def numbers(given: Program, seed: int = 0, **sizes: int) -> dict[str, np.ndarray
 
 
 def assert_right(
-    run: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-    given: Program,
-    arrays: Mapping[str, Any],
+    given: Program, arrays: Mapping[str, Any] | None = None, **sizes: int
 ) -> None:
-    """What ``run`` makes of the inputs is what the reference makes of them."""
-    found = run(arrays)
+    """The program computes what the reference does, by default of random inputs."""
+    arrays = numbers(given, **sizes) if arrays is None else arrays
+    found = run_program(given, arrays)
     for name, right in evaluate_program(given, arrays).items():
         assert found[name].dtype == right.dtype
         np.testing.assert_allclose(found[name], right, rtol=1e-10, atol=1e-10)

@@ -18,7 +18,6 @@ from feinsum.programs import evaluate_program, program, run_program
 from feinsum.programs import local as local_engine
 from feinsum.programs import parts as parts_module
 from feinsum.programs.choice import KernelChoice
-from feinsum.programs.compiled import kernel as kernel_module
 from feinsum.programs.compiled.expression import CExpression, convert_to_c
 from feinsum.programs.parts import Part
 from feinsum.programs.stages import list_stages
@@ -189,7 +188,7 @@ def test_the_compiled_way_is_used_where_it_is_faster(monkeypatch):
     results = [run_program(built, arrays)["r4"] for _ in range(2 * MAX_ROUNDS + 2)]
     for result in results[1:]:
         np.testing.assert_allclose(result, results[0], 1e-12)
-    races = get_remembered(Calls).stages.values()
+    races = get_remembered(Calls).choices.values()
     assert races
     assert all(choice.is_over for choice in races)
 
@@ -327,7 +326,7 @@ def test_one_source_for_any_sizes_and_names():
             results = dict.fromkeys(built.outputs, np.empty((n, n + 3)))
             (stage,) = list_stages(built)
             part_of(stage, numbers(built), results).run()
-        assert len(get_remembered(kernel_module._Built)) == 1
+        assert len(get_remembered(parts_module._Built)) == 1
 
 
 def test_long_bodies_are_written_once():
@@ -345,4 +344,4 @@ def test_functions_without_vectors_are_called_one_by_one():
     (stage,) = list_stages(built)
     outs = {name: np.empty((4, 50)) for name in built.outputs}
     text = part_of(stage, numbers(built), outs).kernel.source.text()
-    assert kernel_module._build(re.sub(r"\bexp\b", "lgamma", text)) is not None
+    assert parts_module._build(re.sub(r"\bexp\b", "lgamma", text)) is not None

@@ -53,21 +53,19 @@ from feinsum.calling.gpu.steps import (
     predict_contraction_s,
 )
 from feinsum.calling.kernel import (
+    N_TRIED,
     CallKernel,
+    KernelProblem,
+    build_predicted_kernel,
     build_recorded_kernel,
     find_untransformed_path,
+    is_faulty,
+    list_predicted_families,
     make_sizes_key,
+    note_fault,
 )
 from feinsum.calling.kernel_cache import get_cached_kernel
 from feinsum.calling.operands import find_first_uses
-from feinsum.calling.predicted import (
-    N_TRIED,
-    UnrecordedCall,
-    build_predicted_kernel,
-    is_faulty,
-    list_predicted_families,
-    note_fault,
-)
 from feinsum.contraction import Step
 from feinsum.dtypes import is_half
 from feinsum.errors import BuildError, DeviceLostError, FeinsumError
@@ -365,7 +363,9 @@ def list_kernel_contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender
     # a recorded recipe was measured: predictions are for what has none
     recorded = get_cached_kernel(
         (einsum, make_sizes_key(einsum, sizes), site.lookup_key),
-        lambda: build_recorded_kernel(einsum, sizes, {}, opened, site.options),
+        lambda: build_recorded_kernel(
+            KernelProblem(einsum, sizes), opened, site.options
+        ),
     )
     if recorded is not None:
         call = _with_kernel(parsed, site, recorded)
@@ -374,9 +374,7 @@ def list_kernel_contenders(parsed: EinsumCall, site: Site) -> Iterator[Contender
         return
     # recipes depend on the kernel that is built, which has merged indices
     merged = _with_fixed_end(_merge_indices(parsed))
-    problem = UnrecordedCall(
-        merged.einsum, merged.sizes, strides={}, arrays={}, steps={}
-    )
+    problem = KernelProblem(merged.einsum, merged.sizes)
     for family in list_predicted_families(problem, opened)[:N_FAMILIES]:
         make = partial(_build_predicted, merged, site, problem, family)
         yield Contender("kernel", family[0].seconds, make)
@@ -429,7 +427,7 @@ def _compute_magnitudes(parsed: EinsumCall) -> tuple[int, ...]:
 
 
 def _build_predicted(
-    parsed: EinsumCall, site: Site, problem: UnrecordedCall, family: Sequence[Costed]
+    parsed: EinsumCall, site: Site, problem: KernelProblem, family: Sequence[Costed]
 ) -> KernelCall | None:
     """Build the first of these recipes that is correct and spills few registers."""
     einsum, opened = problem.einsum, site.opened

@@ -136,23 +136,13 @@ class BuildRequest:
 
     def operands(self) -> list[Any]:
         """Make arrays with the memory layouts of the call's operands."""
-        # the values do not matter: kernels do not depend on them
-        return [_make_array(*form) for form in self.forms]
+        from feinsum.result_memory import make_strided
 
-
-def _make_array(shape: Sequence[int], strides: Sequence[int], dtype: str) -> Any:
-    last_offsets = [step * (n - 1) for step, n in zip(strides, shape, strict=True)]
-    first = -sum(min(offset, 0) for offset in last_offsets)
-    size = (
-        first
-        + sum(max(offset, 0) for offset in last_offsets)
-        + np.dtype(dtype).itemsize
-    )
-    memory = np.zeros(size, np.uint8)
-    array: Any = np.ndarray(tuple(shape), dtype, memory.data, first, tuple(strides))
-    # ones, because denormal numbers would slow down the timed kernels
-    array[...] = 1
-    return array
+        arrays = [make_strided(n, s, np.dtype(dtype)) for n, s, dtype in self.forms]
+        # kernels depend on no value, but denormal numbers would slow them down
+        for array in arrays:
+            array[...] = 1
+        return arrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,9 +192,9 @@ class BuiltKernel:
     def call(self, structure: CallStructure) -> PreparedCall | None:
         """Prepare a call of the structure with the kernel; None beyond its limits."""
         from feinsum.calling.host.prepared import PreparedCall
-        from feinsum.calling.layouts import pack_array
+        from feinsum.calling.structure import pack_array
 
-        values = structure.constants(is_normal=self.is_normal)
+        values = structure.get_call(is_normal=self.is_normal).constants
         if any(values[name] > limit for name, limit in self.limits.items()):
             return None
         constants = {
@@ -346,8 +336,8 @@ def _compute_limits(structure: CallStructure, call: PreparedCall) -> dict[str, i
 
     assert call.kernel is not None
     t_unit = call.kernel.t_unit
-    parsed = structure.normal.parsed if call.is_normal else structure.parsed
-    values = structure.constants(is_normal=call.is_normal)
+    laid_out = structure.get_call(is_normal=call.is_normal)
+    parsed, values = laid_out.parsed, laid_out.constants
 
     def count_bytes(factor: int) -> int:
         larger = {**values, **{name: factor * n for name, n in parsed.sizes.items()}}

@@ -35,30 +35,25 @@ from feinsum.calling.host.prepared import (
 )
 from feinsum.calling.kernel import (
     CallKernel,
+    KernelProblem,
+    build_checked_kernel,
+    build_predicted_kernel,
     build_recorded_kernel,
     build_untransformed_kernel,
     find_untransformed_path,
     make_sizes_key,
+    view_as,
 )
 from feinsum.calling.kernel_cache import CallKey, get_cached_kernel
-from feinsum.calling.layouts import (
+from feinsum.calling.structure import (
     COPIED,
-    ArgumentLayout,
+    OUTPUT,
+    CallStructure,
+    LaidOutCall,
+    Layouts,
     list_stride_values,
     list_strides,
     make_strided_layout,
-)
-from feinsum.calling.predicted import (
-    UnrecordedCall,
-    build_checked_kernel,
-    build_predicted_kernel,
-    view_as,
-)
-from feinsum.calling.structure import (
-    OUTPUT,
-    CallStructure,
-    Layouts,
-    NormalizedCall,
 )
 from feinsum.canonical import CanonicalForm, canonicalize
 from feinsum.errors import FeinsumError
@@ -81,12 +76,7 @@ def build_call(
 ) -> PreparedCall:
     """Build a call and its kernel, if it needs one.
 
-    Args:
-        parsed: the einsum of the call.
-        key: the key of the call.
-        arrays: the operands, with the forms of the key.
-        n_rivals: number of recipes to build and time besides the one that is predicted
-            to be the fastest.
+    ``n_rivals`` recipes are timed besides the one that is predicted to be the fastest.
     """
     is_view = key.device.is_host and key.target is None
     if is_view and (view := build_view(parsed)):
@@ -105,23 +95,22 @@ def _build_for_host(
     """Build a call of host arrays, on any device."""
     opened = open_device(key.device.selector)
     structure = CallStructure(parsed, key.forms, key.target)
-    layouts, output = structure.layouts, structure.output
+    layouts = structure.written.layouts
     if not opened.reads_in_place:
-        layouts, output = dict.fromkeys(layouts, COPIED), COPIED
+        layouts = dict.fromkeys(layouts, COPIED)
     # Linux overcommits memory: allocating too much succeeds, and ends the process later
-    _check_room(parsed, layouts, output if key.target is not None else COPIED)
-    einsum, sizes, options = parsed.einsum, parsed.sizes, key.options
-    strides = list_strides({**layouts, OUTPUT: output})
-    sharing = key.device, options, make_sizes_key(einsum, sizes)
-    kernel_key = einsum, tuple(sorted(strides.items())), sharing
+    _check_room(parsed, layouts, has_target=key.target is not None)
+    options, strides = key.options, list_strides(layouts)
+    problem = KernelProblem(parsed.einsum, parsed.sizes, strides)
+    sharing = key.device, options, make_sizes_key(parsed.einsum, parsed.sizes)
+    kernel_key = parsed.einsum, tuple(sorted(strides.items())), sharing
     kernel = None
     # an effort that measures tunes the normalized einsum: more calls share its facts
     if not (opened.reads_in_place and options.effort in MEASURING):
         # a miss is none if the normalized einsum, which comes next, has a fact
         first = replace(options, on_miss="return") if opened.reads_in_place else options
         kernel = get_cached_kernel(
-            kernel_key,
-            lambda: build_recorded_kernel(einsum, sizes, strides, opened, first),
+            kernel_key, lambda: build_recorded_kernel(problem, opened, first)
         )
     if kernel is None and opened.reads_in_place:
         context = CompilationContext(structure, key, arrays, opened, sharing)
@@ -131,26 +120,25 @@ def _build_for_host(
     if kernel is None:
         kernel = get_cached_kernel(
             # the path depends on sizes, which the einsum in the key does not have
-            ("untransformed", find_untransformed_path(einsum, sizes), *kernel_key),
-            lambda: build_untransformed_kernel(einsum, sizes, strides, opened),
+            (find_untransformed_path(parsed.einsum, parsed.sizes), *kernel_key),
+            lambda: build_untransformed_kernel(problem, opened),
         )
         assert kernel is not None
-    return _with_kernel(parsed, kernel, layouts, output)
+    return _with_kernel(LaidOutCall(parsed, layouts), kernel)
 
 
-def _with_kernel(
-    parsed: EinsumCall, kernel: CallKernel, layouts: Layouts, output: ArgumentLayout
-) -> PreparedCall:
+def _with_kernel(call: LaidOutCall, kernel: CallKernel) -> PreparedCall:
     """Prepare a call with a kernel of the given einsum, not normalized."""
-    copies = _make_copies(parsed, layouts)
-    constants = {**parsed.sizes, **list_stride_values({**layouts, OUTPUT: output})}
+    parsed, constants = call.parsed, call.constants
+    copies = _make_copies(parsed, call.layouts)
+    names = tuple(x.name for x in parsed.arguments)
     return PreparedCall(
         parsed,
         kernel,
         tuple((x.position, copies.get(x.name)) for x in parsed.arguments),
-        kernel.compiled.built.caller([*layouts], constants),
-        output.is_in_place and parsed.dtype == parsed.work_dtype,
-        names=(*layouts,),
+        kernel.compiled.built.caller(names, constants),
+        call.layouts[OUTPUT].is_in_place and parsed.dtype == parsed.work_dtype,
+        names=names,
         scalars={name: name for name in constants},
     )
 
@@ -159,17 +147,13 @@ def _build_on_device(parsed: EinsumCall, key: CallKey, arrays: Arrays) -> Prepar
     """Build a call of arrays on an OpenCL device."""
     opened, dtype = get_device(arrays[0]), parsed.work_dtype
     einsum, sizes = parsed.einsum, parsed.sizes
+    problem = KernelProblem(einsum, sizes)
+    decisive = make_sizes_key(einsum, sizes), find_untransformed_path(einsum, sizes)
     kernel = get_cached_kernel(
-        (
-            einsum,
-            key.device,
-            key.options,
-            make_sizes_key(einsum, sizes),
-            find_untransformed_path(einsum, sizes),
-        ),
+        (einsum, key.device, key.options, decisive),
         lambda: (
-            build_recorded_kernel(einsum, sizes, {}, opened, key.options)
-            or build_untransformed_kernel(einsum, sizes, {}, opened)
+            build_recorded_kernel(problem, opened, key.options)
+            or build_untransformed_kernel(problem, opened)
         ),
     )
     assert kernel is not None
@@ -188,24 +172,15 @@ def _make_copies(parsed: EinsumCall, layouts: Layouts) -> dict[str, Conversion]:
     }
 
 
-def _check_room(parsed: EinsumCall, layouts: Layouts, output: ArgumentLayout) -> None:
-    """Raise unless the copies and the result fit into memory.
-
-    Args:
-        parsed: the einsum of the call.
-        layouts: the layout of each argument, by name.
-        output: layout of the result; in place if it is written into a given array.
-
-    Raises:
-        MeasurementError: if they do not fit.
-    """
+def _check_room(parsed: EinsumCall, layouts: Layouts, *, has_target: bool) -> None:
+    """Raise a MeasurementError unless the copies and the result fit into memory."""
     itemsize = parsed.work_dtype.itemsize
     copied = [
         prod(x.shape) for x in parsed.arguments if not layouts[x.name].is_in_place
     ]
     if copied:
         check_free_memory(sum(copied) * itemsize, "copies of operands")
-    if not output.is_in_place:
+    if not (has_target and layouts[OUTPUT].is_in_place):
         check_free_memory(prod(parsed.shape) * itemsize, "a result")
 
 
@@ -226,17 +201,16 @@ class CompilationContext:
     sharing: Hashable
 
     def build(self, n_rivals: int) -> PreparedCall | None:
-        """Build the call with a recorded or predicted recipe; None if none works.
-
-        Args:
-            n_rivals: number of other recipes to build and time.
-        """
-        kernel = get_cached_kernel(self.kernel_key, self._build_recorded)
+        """Build the call with a recorded or predicted recipe; None if none works."""
+        kernel = get_cached_kernel(
+            self.kernel_key,
+            lambda: build_recorded_kernel(self.problem, self.opened, self.key.options),
+        )
         if kernel is not None:
             return self.with_kernel(kernel)
         if self.key.options.effort == "recorded":
             return None
-        prediction = build_predicted_kernel(self.problem, self.opened)
+        prediction = build_predicted_kernel(self.checked_problem, self.opened)
         if prediction is None:
             return None
         kernel, rivals = prediction
@@ -251,7 +225,7 @@ class CompilationContext:
         return call
 
     @property
-    def normal(self) -> NormalizedCall:
+    def normal(self) -> LaidOutCall:
         """The call as an einsum with as few axes as possible."""
         return self.structure.normal
 
@@ -270,19 +244,23 @@ class CompilationContext:
     def copies(self) -> Mapping[int, Conversion]:
         """The functions that copy operands not readable in place, by position."""
         parsed = self.structure.parsed
-        copies = _make_copies(parsed, self.structure.layouts)
+        copies = _make_copies(parsed, self.structure.written.layouts)
         return {
             x.position: copies[x.name] for x in parsed.arguments if x.name in copies
         }
 
     @cached_property
+    def array_names(self) -> Mapping[str, str]:
+        """The name in the structure of each array and the result, by canonical name."""
+        return {**{name: x.name for name, x in self.arguments.items()}, OUTPUT: OUTPUT}
+
+    @cached_property
     def kernel_layouts(self) -> Layouts:
         """Layouts of the normalized einsum's arrays and result, by canonical name."""
-        layouts = {
-            name: make_strided_layout(name, self.normal.inputs[x.name])
-            for name, x in self.arguments.items()
+        return {
+            canonical: make_strided_layout(canonical, self.normal.terms[name])
+            for canonical, name in self.array_names.items()
         }
-        return {**layouts, OUTPUT: make_strided_layout(OUTPUT, self.normal.output)}
 
     @cached_property
     def scalars(self) -> Mapping[str, str]:
@@ -296,19 +274,16 @@ class CompilationContext:
             for array, layout in self.kernel_layouts.items()
             for canonical, name in zip(
                 layout.values,
-                self.structure.normal_layouts[self._name_in_structure(array)].values,
+                self.normal.layouts[self.array_names[array]].values,
                 strict=True,
             )
         }
         return {**sizes, **strides}
 
-    def _name_in_structure(self, array: str) -> str:
-        return OUTPUT if array == OUTPUT else self.arguments[array].name
-
     @cached_property
     def kernel_key(self) -> Hashable:
         """A key that is equal for all calls that can share a kernel."""
-        strides = tuple(sorted(list_strides(self.kernel_layouts).items()))
+        strides = tuple(sorted(self.problem.strides.items()))
         return "normalized", self.form.text, strides, self.sharing
 
     @property
@@ -318,22 +293,23 @@ class CompilationContext:
         return {names[name]: n for name, n in self.normal.parsed.sizes.items()}
 
     @cached_property
-    def problem(self) -> UnrecordedCall:
-        """The normalized einsum in canonical names, with the operands of the call."""
+    def problem(self) -> KernelProblem:
+        """The normalized einsum in canonical names, without the operands."""
+        layouts = self.kernel_layouts
+        return KernelProblem(self.form.einsum, self.sizes, list_strides(layouts))
+
+    @cached_property
+    def checked_problem(self) -> KernelProblem:
+        """The same with the operands of the call, on which a kernel is checked."""
         arrays = [*self.arrays]
         for position, copy in self.copies.items():
             arrays[position] = copy(arrays[position])
         views = {
-            name: view_as(arrays[x.position], self.normal.inputs[x.name])
+            name: view_as(arrays[x.position], self.normal.terms[x.name])
             for name, x in self.arguments.items()
         }
-        return UnrecordedCall(
-            self.form.einsum,
-            self.sizes,
-            list_strides(self.kernel_layouts),
-            views,
-            list_stride_values(self.kernel_layouts),
-        )
+        steps = list_stride_values(self.kernel_layouts)
+        return replace(self.problem, arrays=views, steps=steps)
 
     def with_kernel(self, kernel: CallKernel) -> PreparedCall:
         """Return the call with a kernel, which other calls may share."""
@@ -344,12 +320,12 @@ class CompilationContext:
             (
                 x.position,
                 _make_conversion(
-                    self.copies.get(x.position), self.normal.inputs[x.name], is_program
+                    self.copies.get(x.position), self.normal.terms[x.name], is_program
                 ),
             )
             for x in self.arguments.values()
         )
-        is_in_place = self.structure.output.is_in_place
+        is_in_place = self.structure.written.layouts[OUTPUT].is_in_place
         constants = {**self.sizes, **list_stride_values(self.kernel_layouts)}
         return PreparedCall(
             parsed,
@@ -358,7 +334,7 @@ class CompilationContext:
             built.caller([*self.arguments], constants),
             # results in half precision and booleans are converted after the kernel
             is_in_place and parsed.dtype == parsed.work_dtype,
-            _make_conversion(None, self.normal.output, is_program),
+            _make_conversion(None, self.normal.terms[OUTPUT], is_program),
             names=(*self.arguments,),
             scalars=self.scalars,
             is_normal=True,
@@ -370,17 +346,8 @@ class CompilationContext:
         Raises:
             FeinsumError: if it cannot be built, or is wrong.
         """
-        return self.with_kernel(build_checked_kernel(spec, self.problem, self.opened))
-
-    def _build_recorded(self) -> CallKernel | None:
-        """Build the kernel with a recorded recipe of the normalized einsum."""
-        return build_recorded_kernel(
-            self.form.einsum,
-            self.sizes,
-            list_strides(self.kernel_layouts),
-            self.opened,
-            self.key.options,
-        )
+        kernel = build_checked_kernel(spec, self.checked_problem, self.opened)
+        return self.with_kernel(kernel)
 
     def _choose_fastest(
         self, call: PreparedCall, rivals: Sequence[TransformSpec]

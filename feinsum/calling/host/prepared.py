@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from feinsum.calling.layouts import pack_array
-from feinsum.result_memory import make_aligned
+from feinsum.calling.structure import pack_array
+from feinsum.result_memory import make_aligned, make_strided
 from feinsum.subscripts import write_subscripts
 from feinsum.words import format_brief
 
@@ -68,19 +68,11 @@ class PreparedCall:
         """The recipe of its kernel, in words; empty without a kernel."""
         return self.built_recipe if self.kernel is None else self.kernel.recipe
 
-    @property
-    def settled(self) -> PreparedCall:
-        """This call itself: there is nothing left to try."""
-        return self
-
     def run(self, arrays: Sequence[Any], out: Any = None) -> Any:
         """Compute the result: a new array where the operands are, or ``out``.
 
-        Args:
-            arrays: operands with the prepared shapes, dtypes and strides, all on the
-                host or all in one context.
-            out: an array with the shape and dtype of the result, and the prepared
-                strides.
+        Arrays have the prepared shapes, dtypes and strides, and are all on the host or
+        all in one context.
         """
         # the most frequent case, in as few steps as possible
         if out is None and self.is_direct:
@@ -102,7 +94,9 @@ class PreparedCall:
         ]
         if out is not None and self.writes_out:
             # if out overlaps an operand, the kernel would read its own results
-            target = _make_empty_like(out) if _share_memory(out, inputs) else out
+            target = out
+            if any(np.may_share_memory(out, array) for array in inputs):
+                target = make_strided(out.shape, out.strides, out.dtype)
             caller(inputs, self._get_output(target))
             return out if target is out else _copy_to(target, out)
         if self.is_on_device:
@@ -151,22 +145,6 @@ def _round_half(result: Any) -> Any:
 
     on_host = isinstance(result, np.ndarray)
     return narrow(result) if on_host else result.astype(np.float16)
-
-
-def _share_memory(out: Array, inputs: Sequence[Array]) -> bool:
-    """Return whether a kernel that writes into ``out`` may overwrite an input."""
-    return any(np.may_share_memory(out, array) for array in inputs)
-
-
-def _make_empty_like(out: Array) -> Array:
-    """Make an array with the same strides, by which a kernel writes it."""
-    last_offsets = [
-        step * (extent - 1) for step, extent in zip(out.strides, out.shape, strict=True)
-    ]
-    first = -sum(offset for offset in last_offsets if offset < 0)
-    n_bytes_after = sum(offset for offset in last_offsets if offset > 0) + out.itemsize
-    memory = make_aligned((first + n_bytes_after,), np.dtype(np.uint8))
-    return np.ndarray(out.shape, out.dtype, memory, first, out.strides)
 
 
 def _copy_to(result: Any, out: Any) -> Any:

@@ -58,15 +58,10 @@ class CExpression(NamedTuple):
 
 
 def convert_to_c(body: str, names: Mapping[str, CExpression], itemsize: int) -> str:
-    """Convert a body to C.
+    """Convert a body over names in C to C, for real numbers of 4 or 8 bytes.
 
     Functions have their names for double precision; the source redefines them for
     single precision.
-
-    Args:
-        body: the expression.
-        names: C expressions of the operands and indices.
-        itemsize: bytes of a real number, 4 or 8.
 
     Raises:
         ProgramError: if a part of it might not have the same value in C as in numpy.

@@ -127,11 +127,10 @@ class StageSource:
     @cached_property
     def passed(self) -> Mapping[str, tuple[int, ...]]:
         """The loops of each result that later statements of the stage read."""
-        statements = self.loops.stage.statements
-        read = {name for statement in statements for name in statement.operands}
+        read = {name for statement in self.statements for name in statement.operands}
         return {
             statement.result: self.order_loops(self.loops.inner(statement))
-            for statement in statements
+            for statement in self.statements
             if statement.result in read
         }
 
@@ -149,25 +148,25 @@ class StageSource:
             if axes
         )
 
+    @property
+    def statements(self) -> tuple[Statement, ...]:
+        return self.loops.stage.statements
+
+    @cached_property
+    def at(self) -> Mapping[tuple[str, int | None], int]:
+        """The number of each access, by result and position of the operand."""
+        accesses = enumerate(self.loops.accesses)
+        return {(access.result, access.position): k for k, access in accesses}
+
     def text(self) -> str:
         """Return the source.
 
         Raises:
             ProgramError: if a body or reduction has no equivalent in C.
         """
-        return "\n".join(_Writer(self).lines())
+        return "\n".join(self._list_lines())
 
-
-class _Writer:
-    def __init__(self, source: StageSource) -> None:
-        self.source, self.loops = source, source.loops
-        self.statements = source.loops.stage.statements
-        self.at = {
-            (access.result, access.position): k
-            for k, access in enumerate(source.loops.accesses)
-        }
-
-    def lines(self) -> Iterator[str]:
+    def _list_lines(self) -> Iterator[str]:
         # within the shared loops, before all statements
         body = [*self._declare_scalars()]
         body += [
@@ -175,11 +174,10 @@ class _Writer:
             for statement in self.statements
             for line in self._write_statement(statement)
         ]
-        if self.source.is_shared:
+        if self.is_shared:
             body = self._wrap_in_blocks(body)
         # the loop of the vectors is the one over blocks of lanes
-        for k in reversed(range(self.loops.n_cuts)):
-            body = body if k == self.source.vector else self._write_loop(k, body)
+        body = self._write_loops(range(self.loops.n_cuts), body)
         lines = [
             *self._write_combinations(),
             *_ENTRY,
@@ -193,7 +191,7 @@ class _Writer:
         yield from lines
 
     def _declare_functions(self, called: AbstractSet[str]) -> Iterator[str]:
-        suffix = "f" if self.source.dtype.itemsize == 4 else ""
+        suffix = "f" if self.dtype.itemsize == 4 else ""
         yield _HEAD.format(real="float" if suffix else "double")
         if "feinsum_carry" in called:
             yield _PAIRWISE
@@ -216,7 +214,7 @@ class _Writer:
         if expression is None:  # the neutral element of others is only sampled
             raise ProgramError(f"{statement.reduction!r} has no equivalent in C")
         names = {name: CExpression(name, "real") for name in "ab"}
-        return convert_to_c(expression, names, self.source.dtype.itemsize)
+        return convert_to_c(expression, names, self.dtype.itemsize)
 
     def _declare_locals(self) -> Iterator[str]:
         for k, access in enumerate(self.loops.accesses):
@@ -228,17 +226,17 @@ class _Writer:
                 yield f"  const int64_t s{k}_{loop} = strides[{position}];"
                 position += 1
         offset = "0"
-        for name, axes in self.source.passed.items():
+        for name, axes in self.passed.items():
             if axes:
                 yield f"  R *const held_{self._find_number(name)} = scratch + {offset};"
                 sizes = [f"n[{k}]" for k in axes]
-                sizes += [str(self.source.lanes)] if self.source.is_shared else []
+                sizes += [str(self.lanes)] if self.is_shared else []
                 offset += " + " + " * ".join(sizes)
 
     def _declare_scalars(self) -> Iterator[str]:
         """Declare scalar intermediate results, one for each lane."""
-        lanes = f"[{self.source.lanes}]" if self.source.is_shared else ""
-        for name, axes in self.source.passed.items():
+        lanes = f"[{self.lanes}]" if self.is_shared else ""
+        for name, axes in self.passed.items():
             if not axes:
                 yield f"R held_{self._find_number(name)}{lanes};"
 
@@ -254,64 +252,41 @@ class _Writer:
             if statement.reduced_indices
             else self._write_map(statement)
         )
-        for k in reversed(self.loops.inner(statement)):
-            lines = lines if k == self.source.vector else self._write_loop(k, lines)
-        return ["{", *lines, "}"]
+        return ["{", *self._write_loops(self.loops.inner(statement), lines), "}"]
 
     def _write_map(self, statement: Statement) -> list[str]:
         """Write a map, at one value of all loops but that of the vectors."""
-        lines, vector = (
-            self._write_stored(statement, self._write_value(statement)),
-            self.source.vector,
-        )
-        if self.source.is_shared:
+        lines = self._write_stored(statement, self._write_value(statement))
+        if self.is_shared:
             return _write_lane_loop("n_lanes", lines)
-        if vector in self.loops.inner(statement):
-            return self._write_loop(vector, lines, is_vector=True)
+        if self.vector in self.loops.inner(statement):
+            return self._write_loop(self.vector, lines, is_vector=True)
         return lines
 
     def _write_sum(self, statement: Statement) -> list[str]:
         """Write a reduction, at one value of all loops but that of the vectors."""
-        reduced, vector = self.loops.reduced(statement), self.source.vector
-        outer_loops = [k for k in reduced if k != vector]
-        if vector in reduced:
-            return self._write_along_sum(statement, outer_loops)
-        if self.source.is_shared:
-            return self._write_lanes_of_sums(statement, outer_loops)
-        if vector in self.loops.inner(statement):
-            return self._wrap_in_blocks(
-                self._write_lanes_of_sums(statement, outer_loops)
-            )
-        return self._write_scalar_sum(statement, outer_loops)
-
-    def _write_scalar_sum(
-        self, statement: Statement, outer_loops: Sequence[int]
-    ) -> list[str]:
+        if self.vector in self.loops.reduced(statement):
+            return self._write_along_sum(statement)
+        if self.is_shared:
+            return self._write_lanes_of_sums(statement)
+        if self.vector in self.loops.inner(statement):
+            return self._wrap_in_blocks(self._write_lanes_of_sums(statement))
         lines = self._write_step(statement, "sums[0]", 1)
-        for k in reversed(outer_loops):
-            lines = self._write_loop(k, lines)
-        return self._write_reduction(
-            statement, lines, 1, self._write_stored(statement, "sums[0]")
-        )
+        stored = self._write_stored(statement, "sums[0]")
+        return self._write_reduction(statement, lines, 1, stored)
 
-    def _write_lanes_of_sums(
-        self, statement: Statement, outer_loops: Sequence[int]
-    ) -> list[str]:
+    def _write_lanes_of_sums(self, statement: Statement) -> list[str]:
         """Write a reduction with one result in each lane."""
-        lines = self._write_step(statement, "sums[lane]", self.source.lanes, "n_lanes")
-        for k in reversed(outer_loops):
-            lines = self._write_loop(k, lines)
+        lines = self._write_step(statement, "sums[lane]", self.lanes, "n_lanes")
         stored = _write_lane_loop(
             "n_lanes", self._write_stored(statement, "sums[lane]")
         )
-        return self._write_reduction(statement, lines, self.source.lanes, stored)
+        return self._write_reduction(statement, lines, self.lanes, stored)
 
-    def _write_along_sum(
-        self, statement: Statement, outer_loops: Sequence[int]
-    ) -> list[str]:
+    def _write_along_sum(self, statement: Statement) -> list[str]:
         """Write a reduction along the vectors; lanes are combined at its end."""
         name = f"combine_{self._find_number(statement.result)}"
-        vector, lanes = self.source.vector, self.source.lanes
+        vector, lanes = self.vector, self.lanes
         # whole blocks have a constant trip count, which compilers unroll
         lines = [
             "int64_t block = 0;",
@@ -321,8 +296,6 @@ class _Writer:
             *self._write_step(statement, "sums[lane]", lanes, f"n[{vector}] - block"),
         ]
         lines = ["{", *lines, "}"]
-        for k in reversed(outer_loops):
-            lines = self._write_loop(k, lines)
         halves = [
             f"for (int half = {lanes // 2}; half; half /= 2)",
             "  for (int lane = 0; lane < half; ++lane)",
@@ -352,12 +325,14 @@ class _Writer:
     def _write_reduction(
         self,
         statement: Statement,
-        loops: Sequence[str],
+        step: list[str],
         lanes: int,
         stored: Sequence[str],
     ) -> list[str]:
-        """Write the loops of a reduction between its start and its use."""
-        lines = [*self._write_empty_sums(statement, lanes), *loops]
+        """Write the loops around the step of a reduction, its start and its use."""
+        loops = self._write_loops(self.loops.reduced(statement), step)
+        empty = f"sums[lane] = {self._write_neutral(statement)};"
+        lines = [f"R sums[{lanes}];", *_write_lane_loop(str(lanes), [empty]), *loops]
         # max and min are exact, and a product has as many rounding errors in any order
         if statement.reduction == "sum":
             state = "int64_t n_blocks = 0; int n_terms = 0;"
@@ -366,16 +341,8 @@ class _Writer:
             lines.append(f"feinsum_collect(sums, levels, n_blocks, {lanes});")
         return [*lines, *stored]
 
-    def _write_empty_sums(self, statement: Statement, lanes: int) -> list[str]:
-        return [
-            f"R sums[{lanes}];",
-            *_write_lane_loop(
-                str(lanes), [f"sums[lane] = {self._write_neutral(statement)};"]
-            ),
-        ]
-
     def _wrap_in_blocks(self, lines: Sequence[str]) -> list[str]:
-        vector, lanes = self.source.vector, self.source.lanes
+        vector, lanes = self.vector, self.lanes
         n_left = f"n[{vector}] - block"
         return [
             f"for (int64_t block = 0; block < n[{vector}]; block += {lanes}) {{",
@@ -383,6 +350,12 @@ class _Writer:
             *lines,
             "}",
         ]
+
+    def _write_loops(self, loops: Sequence[int], lines: list[str]) -> list[str]:
+        """Write loops, but not that of the vectors, which is written on its own."""
+        for k in reversed(loops):
+            lines = lines if k == self.vector else self._write_loop(k, lines)
+        return lines
 
     def _write_loop(
         self, k: int, lines: Sequence[str], is_vector: bool = False
@@ -406,53 +379,50 @@ class _Writer:
                 else self._write_read(statement, access_number)
             )
             names[get_operand_name(k)] = CExpression(text, "real")
-        return convert_to_c(statement.body, names, self.source.dtype.itemsize)
+        return convert_to_c(statement.body, names, self.dtype.itemsize)
 
     def _write_index(self, statement: Statement, k: int) -> str:
         """Return the value of a loop; along lanes, that of the lane."""
-        if k != self.source.vector:
+        if k != self.vector:
             return f"i{k}"
-        is_map = not (self.source.is_shared or self.loops.reduced(statement))
+        is_map = not (self.is_shared or self.loops.reduced(statement))
         return f"i{k}" if is_map else "(block + lane)"
 
     def _write_read(self, statement: Statement, number: int) -> str:
         access = self.loops.accesses[number]
-        subscripts = [
-            self._write_index(statement, k) if self._is_next(number, k)
-            else f"{self._write_index(statement, k)} * s{number}_{k}"
-            for k in dict.fromkeys(access.axes)
-        ]  # fmt: skip
+        subscripts = []
+        for k in dict.fromkeys(access.axes):
+            index = self._write_index(statement, k)
+            is_next = k == self.vector and self.contiguous[number]
+            subscripts.append(index if is_next else f"{index} * s{number}_{k}")
         return f"p{number}[{' + '.join(subscripts) or '0'}]"
-
-    def _is_next(self, access_number: int, k: int) -> bool:
-        return k == self.source.vector and self.source.contiguous[access_number]
 
     def _write_passed(
         self, statement: Statement, name: str, axes: Sequence[int]
     ) -> str:
         number = self._find_number(name)
-        if not self.source.passed[name]:
-            return f"held_{number}" + ("[lane]" if self.source.is_shared else "")
+        if not self.passed[name]:
+            return f"held_{number}" + ("[lane]" if self.is_shared else "")
         position = "0"
         inner = [k for k in axes if k >= self.loops.n_cuts]
-        for k in self.source.order_loops(inner):
+        for k in self.order_loops(inner):
             index = self._write_index(statement, k)
             position = index if position == "0" else f"({position}) * n[{k}] + {index}"
-        if self.source.is_shared:
-            position = f"({position}) * {self.source.lanes} + lane"
+        if self.is_shared:
+            position = f"({position}) * {self.lanes} + lane"
         return f"held_{number}[{position}]"
 
     def _write_stored(self, statement: Statement, value: str) -> list[str]:
         targets = []
         axes = self.loops.axes(statement, statement.output)
-        if statement.result in self.source.passed:
+        if statement.result in self.passed:
             targets.append(self._write_passed(statement, statement.result, axes))
         if (number := self.at.get((statement.result, None))) is not None:
             targets.append(self._write_read(statement, number))
         return [f"{' = '.join([*targets, value])};"]
 
     def _write_neutral(self, statement: Statement) -> str:
-        value = find_neutral(statement.reduction, self.source.dtype)
+        value = find_neutral(statement.reduction, self.dtype)
         # C has no literal for infinity
         if np.isinf(value):
             return "-INFINITY" if value < 0 else "INFINITY"

@@ -13,19 +13,18 @@ import numpy as np
 import pytest
 
 import feinsum
-from feinsum.calling import predicted
+from feinsum.calling import kernel as kernels
 from feinsum.calling.einsum_call import parse_call
 from feinsum.calling.gpu import building
 from feinsum.calling.gpu.cached import CachedCalls
 from feinsum.calling.gpu.flat import flatten_call
 from feinsum.calling.gpu.site import Site
-from feinsum.calling.kernel_cache import LookupOptions
-from feinsum.calling.predicted import (
-    UnrecordedCall,
+from feinsum.calling.kernel import (
     build_predicted_kernel,
     is_faulty,
     list_predicted_families,
 )
+from feinsum.calling.kernel_cache import LookupOptions
 from feinsum.errors import (
     DeviceLostError,
     DeviceUnavailableError,
@@ -215,8 +214,7 @@ def test_a_recorded_recipe_is_timed_against_the_library(
     """Once, and the faster one is taken."""
     expected = "launch" if is_kernel else "product"
 
-    def recorded(einsum, sizes, strides, opened, _options):
-        problem = UnrecordedCall(einsum, sizes, strides, arrays={}, steps={})
+    def recorded(problem, opened, _options):
         every = list_predicted_families(problem, opened)
         (family,) = [some for some in every if some[0].spec.name == "gpu_product"]
         return build_predicted_kernel(problem, opened, candidates=family)[0]
@@ -287,8 +285,8 @@ def test_parts_of_a_call_need_no_record(stand_in, monkeypatch):
     monkeypatch.setattr(building, "PLAUSIBLE", np.inf)
     asked = set()
 
-    def recorded(einsum, _sizes, _strides, _opened, options):
-        asked.add((einsum.n_operands, options.on_miss))
+    def recorded(problem, _opened, options):
+        asked.add((problem.einsum.n_operands, options.on_miss))
 
     monkeypatch.setattr(building, "build_recorded_kernel", recorded)
     monkeypatch.setattr(building, "list_predicted_families", lambda *_: [])
@@ -305,9 +303,8 @@ def test_recorded_kernels_are_shared_where_the_memory_does_not_decide(
     """Other sizes may exceed the limit of intermediate results."""
     asked = []
 
-    def recorded(einsum, sizes, strides, opened, _options):
-        asked.append(sizes)
-        problem = UnrecordedCall(einsum, sizes, strides, arrays={}, steps={})
+    def recorded(problem, opened, _options):
+        asked.append(problem.sizes)
         return build_predicted_kernel(problem, opened)[0]
 
     monkeypatch.setattr(building, "build_recorded_kernel", recorded)
@@ -524,13 +521,13 @@ def lose_gpu(*_):
 def test_a_recipe_that_costs_the_gpu_is_left_out_later(stand_in, monkeypatch, tmp_path):
     """The call ends with the reason; the next process takes another recipe."""
     monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
-    checked, tried = predicted.build_checked_kernel, []
+    checked, tried = kernels.build_checked_kernel, []
 
     def seen(spec, *given):
         tried.append(spec)
         return checked(spec, *given)
 
-    monkeypatch.setattr(predicted, "build_checked_kernel", seen)
+    monkeypatch.setattr(kernels, "build_checked_kernel", seen)
     session, a = open_device("cuda").session, RNG.random((40, 300))
     with monkeypatch.context() as patch, use_fresh_memory():
         patch.setattr(type(session), "launch", lose_gpu)

@@ -49,7 +49,7 @@ def slow(monkeypatch, apply=lambda t_unit, *_: t_unit):
     """A family that claims to be the fastest of all, and transforms nothing."""
     family = replace(GENERIC, name="slow", version=1, cost=lambda *_: 1e-9, apply=apply)
     monkeypatch.setitem(REGISTRY, ("slow", 1), family)
-    monkeypatch.setattr("feinsum.calling.predicted.DOUBT", 1e9)
+    monkeypatch.setattr("feinsum.calling.kernel.DOUBT", 1e9)
 
 
 def test_the_kernel_of_the_winner_is_kept(monkeypatch):

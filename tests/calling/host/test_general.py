@@ -95,7 +95,7 @@ def test_a_prepared_call_has_a_kernel():
     assert prepared.kernel is not None
     np.testing.assert_allclose(prepared.run((A, B)), A @ B, rtol=1e-12)
     call_einsum("ij,jk->ik", A, B)
-    assert the_call().settled is prepared
+    assert the_call() is prepared
 
 
 @pytest.mark.parametrize(
@@ -424,6 +424,9 @@ def test_networks_of_hundreds_of_operands(search):
     path, _ = opt_einsum.contract_path(subscripts, *matrices)
     along = feinsum.contract(subscripts, *matrices, optimize=path)
     np.testing.assert_allclose(along, expected, rtol=1e-10)
+    lists = [x for k in range(200) for x in (matrices[k], [k, k + 1])]
+    found = feinsum.einsum(*lists, [0, 200], optimize=search)
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
 def test_an_interrupt_ends_a_network(monkeypatch):

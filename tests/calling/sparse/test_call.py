@@ -35,12 +35,7 @@ from feinsum.sparse import (
     to_scipy,
 )
 
-
-@pytest.fixture(autouse=True)
-def _fresh():
-    clear_call_cache()
-    yield
-    clear_call_cache()
+pytestmark = pytest.mark.usefixtures("fresh_calls")
 
 
 EXTENTS = {"i": 9, "j": 7, "k": 8, "a": 5, "r": 4, "s": 6}

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from feinsum import call_einsum
-from feinsum.calling import clear_call_cache
 from feinsum.calling.kernel_cache import LookupOptions
 from feinsum.calling.sparse.trees import choose_tree
 from feinsum.errors import InvalidEinsumError
@@ -16,11 +15,7 @@ from feinsum.sparse import random_profile, random_uniform, to_coo, to_csf, to_de
 MTTKRP = "ijk,ja,ka->ia"
 
 
-@pytest.fixture(autouse=True)
-def _fresh():
-    clear_call_cache()
-    yield
-    clear_call_cache()
+pytestmark = pytest.mark.usefixtures("fresh_calls")
 
 
 def network_of(axes):
