@@ -14,7 +14,8 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 from urllib.parse import quote, urlencode
 
 from feinsum.canonical import WorkloadKey
@@ -49,34 +50,47 @@ _COMMA = re.compile(r"\s*,\s*")
 _MAX_AGE = re.compile(r"\bmax-age=(\d{1,9})\b")
 
 
-class BestAnswer(NamedTuple):
-    """A service's answer about a workload.
+@dataclass(frozen=True)
+class Answer:
+    """A service's answer about a workload, as it is cached.
 
     Attributes:
         records: the valid ones, ordered by id; none for a miss.
-        is_unchanged: whether it equals the earlier answer, and was not sent again.
         etag: its ETag; empty if it has none.
         max_age_s: for how long no new request is needed.
+        at: when it was cached, in seconds since the epoch.
+        untrusted: ids of records whose senders are not trusted: trust is no part of a
+            record.
     """
 
     records: tuple[TuningRecord, ...] = ()
-    is_unchanged: bool = False
     etag: str = ""
     max_age_s: float = MAX_AGE_S
+    at: float = 0.0
+    untrusted: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        records = tuple(
+            mark_untrusted(r) if self.untrusted and r.id in self.untrusted else r
+            for r in self.records
+        )
+        marked = tuple(r.id for r in records if not r.is_trusted)
+        object.__setattr__(self, "records", records)
+        object.__setattr__(self, "untrusted", marked)
 
 
 def request_best(
     client: Client,
     look_up: LookUp,
-    etags: Mapping[WorkloadKey, str] | None = None,
+    earlier: Mapping[WorkloadKey, Answer] | None = None,
     on_cut_off: Callable[[str], None] | None = None,
-) -> Iterator[tuple[WorkloadKey, BestAnswer]]:
+) -> Iterator[tuple[WorkloadKey, Answer]]:
     """Yield the answers as they arrive, from as few requests as possible.
 
     Args:
         client: client of the service.
         look_up: the workloads to request, with the conditions of the look-up.
-        etags: ETags of earlier answers.
+        earlier: earlier answers, which the service may confirm by their ETags.
         on_cut_off: called with a message for each response that is too large; then its
             part is halved or, if it is about one workload, what arrived counts. None
             to raise an error instead.
@@ -90,7 +104,7 @@ def request_best(
     while batches:
         batch = batches.pop(0)
         try:
-            answers = _request_part(client, look_up, batch, etags or {})
+            answers = _request_part(client, look_up, batch, earlier or {})
         except CutOffError as error:
             truncated = _parse_truncated(batch[0][0], error.body)
             # without a complete fact, it is garbage, however large
@@ -112,8 +126,8 @@ def _request_part(
     client: Client,
     look_up: LookUp,
     workloads: list[tuple[WorkloadKey, str]],
-    etags: Mapping[WorkloadKey, str],
-) -> dict[WorkloadKey, BestAnswer]:
+    earlier: Mapping[WorkloadKey, Answer],
+) -> dict[WorkloadKey, Answer]:
     """Return the answers that fit into one response: at least the first one."""
     parameters: dict[str, str] = {"policy": look_up.policy}
     if (device := look_up.device) is not None:
@@ -127,23 +141,21 @@ def _request_part(
         parameters |= NO_DEMAND
     elif text:
         parameters["text"] = text
-    etag = etags.get(workload, "")
+    confirmed = earlier.get(workload, Answer())
     path = f"/v1/best/{quote(workload, safe='')}"
     try:
-        reply = client.get(path, parameters, etag=etag)
+        reply = client.get(path, parameters, etag=confirmed.etag)
     except RecordNotFoundError:
-        return {workload: BestAnswer()}
+        return {workload: Answer()}
     age_s = _parse_max_age_s(reply.headers.get("cache-control", ""))
     if reply.status == 304:
-        return {workload: BestAnswer((), True, etag, age_s)}
+        return {workload: replace(confirmed, max_age_s=age_s)}
     if (document := client.parse(reply)) is None:
         raise ServiceError(f"the service at {client.address} answered with nothing")
     # An ETag is sent back verbatim, so it must be one: no other header gets in.
     sent = reply.headers.get("etag", "")
     etag = sent if _ETAG.fullmatch(sent) else ""
-    return {
-        workload: BestAnswer(_parse_records(document, workload), False, etag, age_s)
-    }
+    return {workload: Answer(_parse_records(document, workload), etag, age_s)}
 
 
 def _request_batch(
@@ -151,7 +163,7 @@ def _request_batch(
     look_up: LookUp,
     workloads: list[tuple[WorkloadKey, str]],
     parameters: Mapping[str, str],
-) -> dict[WorkloadKey, BestAnswer]:
+) -> dict[WorkloadKey, Answer]:
     entries = [
         {"key": workload, "text": text if len(text) <= MAX_TEXT_LENGTH else None}
         if text
@@ -167,14 +179,14 @@ def _request_batch(
             f"the service at {client.address} answered with something other than "
             f"{len(workloads)} answers"
         )
-    complete: dict[WorkloadKey, BestAnswer] = {}
+    complete: dict[WorkloadKey, Answer] = {}
     for (workload, _), answer in zip(workloads, answers, strict=True):
         # facts that did not fit beside those of other workloads are on another page
         has_facts_elsewhere = isinstance(answer, dict) and bool(
             answer.get("facts") == [] and answer.get("next")
         )
         if not complete or not has_facts_elsewhere:
-            complete[workload] = BestAnswer(_parse_records(answer, workload))
+            complete[workload] = Answer(_parse_records(answer, workload))
     return complete
 
 
@@ -198,12 +210,12 @@ def _parse_records(document: Any, workload: WorkloadKey) -> tuple[TuningRecord, 
     return tuple(records[record_id] for record_id in sorted(records))
 
 
-def _parse_truncated(workload: WorkloadKey, body: bytes) -> BestAnswer | None:
+def _parse_truncated(workload: WorkloadKey, body: bytes) -> Answer | None:
     """Parse a truncated answer about one workload; None without a complete fact.
 
     >>> body = b'{"workload": "k", "facts": [{"id": "a"}, {"id": '
     >>> _parse_truncated(WorkloadKey("k"), body)
-    BestAnswer(records=(), is_unchanged=False, etag='', max_age_s=60.0)
+    Answer(records=(), etag='', max_age_s=60.0, at=0.0, untrusted=())
     """
     text = body.decode(errors="replace")
     start = _FACTS.search(text)
@@ -220,7 +232,7 @@ def _parse_truncated(workload: WorkloadKey, body: bytes) -> BestAnswer | None:
         position = following.end() if following else len(text)
     if not facts:
         return None
-    return BestAnswer(_parse_records({"workload": workload, "facts": facts}, workload))
+    return Answer(_parse_records({"workload": workload, "facts": facts}, workload))
 
 
 def _parse_max_age_s(cache_control: str) -> float:

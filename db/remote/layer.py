@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from feinsum.canonical import FORM_VERSION, WorkloadKey
 from feinsum.db.address import Address, get_remote_url, get_service_key, parse_address
 from feinsum.db.layers import ReportedError
-from feinsum.db.remote.best import BestAnswer, list_valid_documents, request_best
-from feinsum.db.remote.cache import PAUSE_S, AnswerCache, Breaker
+from feinsum.db.remote.best import Answer, list_valid_documents, request_best
+from feinsum.db.remote.cache import PAUSE_S, AnswerCache, Breaker, is_fresh
 from feinsum.db.remote.client import Client, ExchangeLimits, HttpRequest, Reply
 from feinsum.db.remote.store import HttpStore
 from feinsum.errors import (
@@ -141,15 +141,14 @@ class RemoteLayer(HttpStore):
         """
         cache, keys = AnswerCache(self.address, look_up), look_up.workloads
         answers = {key: cached for key in keys if (cached := cache.read(key))}
-        fresh = {key for key, cached in answers.items() if cached.is_fresh}
+        fresh = {key for key, cached in answers.items() if is_fresh(cached)}
         stale = {key: text for key, text in keys.items() if key not in fresh}
         if stale:
             request = replace(look_up, workloads=stale)
-            # if an answer has not changed, the service sends 304 without a body
-            etags = {key: cached.etag for key, cached in answers.items()}
             try:
-                fetched = request_best(self.client, request, etags, self._warn_once)
-                answers |= cache.store(self._yield_in_time(fetched), answers)
+                # if an answer has not changed, the service sends 304 without a body
+                fetched = request_best(self.client, request, answers, self._warn_once)
+                answers |= cache.store(self._yield_in_time(fetched))
                 self.client.breaker.reset()
             except FeinsumError as error:
                 failure = self._record_failure(error)
@@ -202,8 +201,8 @@ class RemoteLayer(HttpStore):
         return list_valid_documents("plan", entries, workload)
 
     def _yield_in_time(
-        self, answers: Iterator[tuple[WorkloadKey, BestAnswer]]
-    ) -> Iterator[tuple[WorkloadKey, BestAnswer]]:
+        self, answers: Iterator[tuple[WorkloadKey, Answer]]
+    ) -> Iterator[tuple[WorkloadKey, Answer]]:
         """Yield the answers that arrive in time.
 
         A part that is too large may exhaust the budget, which is no failure.
