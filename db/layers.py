@@ -111,11 +111,7 @@ class LayeredStore(Store):
             for key, records in united.items()
         }
 
-    def get(self, record_id: str) -> TuningRecord:
-        for retraction in self.retractions_of([record_id]):
-            raise RecordNotFoundError(
-                f"the record {record_id} was retracted by {retraction}"
-            )
+    def stored(self, record_id: str) -> TuningRecord:
         # The first layer that has it decides: documents with one id are equal.
         missing = None
         for k, layer in enumerate(self.layers):

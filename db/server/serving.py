@@ -287,7 +287,7 @@ class ServingStore(SqlStore):
                 f"the disk of the database {path} has less than {MIN_FREE_BYTES} "
                 "bytes left; free some space"
             )
-        if self.transactions.has_failed:
+        if self.has_failed:
             self.write(_write_nothing)
 
 

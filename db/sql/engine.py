@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event
 from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
@@ -147,20 +147,20 @@ class RetryPolicy:
                 return result
 
 
-class Transactions:
-    """Transactions on one database, on connections of SQLAlchemy's pool.
-
-    Args:
-        max_wait_s: how long a call waits for a server that dropped the connection.
+class SqlDatabase:
+    """A database whose reads and writes are transactions that may be repeated.
 
     Attributes:
         has_failed: whether the last change was not committed.
     """
 
-    def __init__(self, engine: Engine, location: Location, max_wait_s: float) -> None:
+    max_wait_s: ClassVar[float] = MAX_WAIT_S
+    """How long a call waits for a server that dropped the connection."""
+
+    def __init__(self, engine: Engine, location: Location) -> None:
         self.engine, self.location = engine, location
         self.has_failed = False
-        self.retry = RetryPolicy(max_wait_s)
+        self.retry = RetryPolicy(self.max_wait_s)
         self._is_closed = False
 
     def read(
@@ -212,7 +212,7 @@ class Transactions:
         return self.engine.connect()
 
     def close(self) -> None:
-        """Release all connections."""
+        """Release all connections; it cannot be used afterwards."""
         self._is_closed = True
         self.engine.dispose()
 

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from sqlalchemy import Connection, Engine, Executable, select
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db.address import BUSY_TIMEOUT_S, Location, locate
-from feinsum.db.sql.engine import Transactions, make_engine, read_only, translate_errors
+from feinsum.db.sql.engine import SqlDatabase, make_engine, read_only, translate_errors
 from feinsum.db.sql.retracting import (
     Retracted,
     count_retracted,
@@ -169,7 +169,7 @@ def writes(
     return method
 
 
-class SqlStore(Store):
+class SqlStore(SqlDatabase, Store):
     """A store of documents in SQLite or PostgreSQL.
 
     When ``add`` returns, the document is on disk. Rows that do not match their ids are
@@ -179,12 +179,7 @@ class SqlStore(Store):
     create one with :func:`open_store`.
     """
 
-    max_wait_s: ClassVar[float] = 0.0
-    """How long a call waits for a server that dropped the connection."""
-
-    def __init__(self, engine: Engine, location: Location) -> None:
-        self.transactions = Transactions(engine, location, self.max_wait_s)
-        self.read, self.write = self.transactions.read, self.transactions.write
+    max_wait_s = 0.0
 
     def add_all(self, documents: Iterable[Document]) -> int:
         added = list(documents)
@@ -202,19 +197,7 @@ class SqlStore(Store):
         """
         return self.write(insert_rekeyed, record.id, make_rows(record), origin)
 
-    def get(self, record_id: str) -> TuningRecord:
-        for retraction in self.retractions_of([record_id]):
-            raise RecordNotFoundError(
-                f"the record {record_id} was retracted by {retraction}"
-            )
-        return self.stored(record_id)
-
     def stored(self, record_id: str) -> TuningRecord:
-        """Return the record with an id, retracted or not.
-
-        Raises:
-            RecordNotFoundError: if there is none.
-        """
         rows = self._rows(RECORDS.where(RecordRow.id == record_id))
         for record in read_documents("record", rows):
             return cast(TuningRecord, record)
@@ -336,17 +319,9 @@ class SqlStore(Store):
     listed_workloads = reads(list_workloads)
 
     @property
-    def location(self) -> Location:
-        return self.transactions.location
-
-    @property
     def path(self) -> Path | None:
         """The file of the database; None for a server."""
         return self.location.path
-
-    def close(self) -> None:
-        """Release all connections; the store cannot be used afterwards."""
-        self.transactions.close()
 
     def __enter__(self) -> Self:
         return self

@@ -199,7 +199,7 @@ def test_a_forged_id_is_not_taken(
     source, target = make_sql_store(), make_sql_store()
     source.add_all([make_record(0), make_record(1)])
     forged = hashlib.sha256(text.encode()).hexdigest()
-    with source.transactions.engine.begin() as connection:
+    with source.engine.begin() as connection:
         connection.exec_driver_sql(
             "UPDATE records SET id = ?, document = ? WHERE id = ?",
             (forged, text, make_record(0).id),

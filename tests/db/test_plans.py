@@ -32,13 +32,13 @@ def plan_of(store: SqlStore, explain: str, look_up: dict[str, str]) -> str:
     def note(_c: object, _cursor: object, statement: str, values: object, *_: object):
         seen.append((statement, values))
 
-    event.listen(store.transactions.engine, "before_cursor_execute", note)
+    event.listen(store.engine, "before_cursor_execute", note)
     assert len(store.query(WorkloadKey("workload 7"), **look_up)) == 3 - 2 * len(
         look_up
     )
-    event.remove(store.transactions.engine, "before_cursor_execute", note)
+    event.remove(store.engine, "before_cursor_execute", note)
     statement, values = next(entry for entry in seen if "records" in entry[0])
-    with store.transactions.engine.connect() as connection:
+    with store.engine.connect() as connection:
         rows = connection.exec_driver_sql(f"{explain} {statement}", values).all()
     return "\n".join(" ".join(map(str, row)) for row in rows)
 
@@ -64,7 +64,7 @@ def test_postgresql_uses_the_index(
             plan = plan_of(store, "EXPLAIN", look_up)
             assert INDEX in plan
             assert "Seq Scan on records" not in plan
-        with store.transactions.engine.begin() as connection:
+        with store.engine.begin() as connection:
             connection.exec_driver_sql("ANALYZE records")
 
 
@@ -74,7 +74,7 @@ def test_limits_are_found_by_their_index(
     """Those of a device are not searched among all."""
     store = make_sql_store()
     store.add(make_peaks())
-    with store.transactions.engine.connect() as connection:
+    with store.engine.connect() as connection:
         (row,) = connection.exec_driver_sql(
             "EXPLAIN QUERY PLAN SELECT document FROM device_peaks WHERE device_id = 'd'"
         ).all()

@@ -33,7 +33,7 @@ def store(any_database: str) -> Iterator[ServingStore]:
 
 def n_connections(reader: Reader) -> int:
     """How many connections are open, in use or not."""
-    pool = cast(QueuePool, reader._transactions.engine.pool)
+    pool = cast(QueuePool, reader.engine.pool)
     return pool.checkedin() + pool.checkedout()
 
 
@@ -77,7 +77,7 @@ def test_a_reader_leaves_out_what_is_damaged(
     change = text(
         "UPDATE records SET document=replace(document, '8', '9') WHERE id=:id"
     )
-    with store.transactions.engine.begin() as connection:
+    with store.engine.begin() as connection:
         connection.execute(change, {"id": make_record(0).id})
     assert [f.record for f in reader.facts([WORKLOAD])[WORKLOAD]] == [make_record(1)]
 
@@ -88,7 +88,7 @@ def test_a_device_whose_processor_is_damaged_is_read_without(
     """It can still be shown; its facts have devices of their own."""
     device = make_device(processor=make_processor())
     store.add(make_record(environment=make_environment(device)))
-    with store.transactions.engine.begin() as connection:
+    with store.engine.begin() as connection:
         connection.execute(text("UPDATE devices SET processor = '{}'"))
     without = {device.id: make_device()}
     assert reader.devices() == without

@@ -14,8 +14,7 @@ from feinsum.canonical import WorkloadKey
 from feinsum.db import SqlStore, looked_up_store, open_store
 from feinsum.db.server import open_serving_store
 from feinsum.db.sql import migrate
-from feinsum.db.sql.migrations import CONVERSIONS, upgrade
-from feinsum.db.sql.schema import VERSION_TABLE, VERSIONS
+from feinsum.db.sql.schema import CONVERSIONS, VERSION_TABLE, VERSIONS, upgrade
 from feinsum.errors import (
     RecordNotFoundError,
     SchemaVersionError,
@@ -228,7 +227,7 @@ def test_decisions_on_a_server_are_migrated(
         store.add_all(facts)
         url = store.location.url.render_as_string(hide_password=False)
         waiting, accepted, rejected = (fact.id for fact in facts)
-        with store.transactions.engine.begin() as connection:
+        with store.engine.begin() as connection:
             decision = "record_id TEXT, is_accepted BOOLEAN, decided_at TIMESTAMPTZ"
             for statement in (
                 "CREATE TABLE quarantine (record_id TEXT, received_at TIMESTAMPTZ)",
@@ -258,7 +257,7 @@ def test_an_older_database_on_a_server_is_migrated(
         store.add(make_record())
         url = store.location.url.render_as_string(hide_password=False)
         tables = store.read(schema_of)
-        with store.transactions.engine.begin() as connection:
+        with store.engine.begin() as connection:
             for table in NEW_SINCE_0002:
                 connection.exec_driver_sql(f"DROP TABLE {table}")
             for column in COLUMNS_SINCE_0002:
@@ -279,7 +278,7 @@ def test_an_upgrade_keeps_who_sent_facts_on_a_server(
     with make_postgresql_store() as store:
         store.add_all(records)
         tables = store.read(schema_of)
-        with store.transactions.engine.begin() as connection:
+        with store.engine.begin() as connection:
             for statement in (
                 "ALTER TABLE recordings DROP COLUMN is_trusted",
                 "ALTER TABLE recordings ADD FOREIGN KEY (record_id) REFERENCES records",

@@ -43,7 +43,7 @@ def run_sql(database: Path, *statements: str) -> None:
 
 
 def pragma(store: SqlStore, name: str) -> object:
-    with store.transactions.engine.connect() as connection:
+    with store.engine.connect() as connection:
         return connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
 
 
@@ -81,7 +81,7 @@ def test_pragmas_are_on(database: Path) -> None:
         assert pragma(store, "busy_timeout") == 7000
         with (
             pytest.raises(IntegrityError, match="FOREIGN KEY"),
-            store.transactions.engine.begin() as connection,
+            store.engine.begin() as connection,
         ):
             connection.exec_driver_sql(
                 "INSERT INTO environments VALUES ('e', 'no-such-device', '', '')"
