@@ -328,10 +328,11 @@ def _parse_entry(number: int, kind: Any, document_id: Any, text: Any) -> Entry:
 
 
 def _make_row(document: Document) -> dict[str, Any]:
-    kind = KINDS[get_kind(document)]
-    columns = make_columns(document) if get_kind(document) in TABLES else {}
+    name = get_kind(document)
+    kind = KINDS[name]
+    columns = make_columns(TABLES[name], document) if name in TABLES else {}
     row = columns | {
-        "kind": get_kind(document),
+        "kind": name,
         "id": document.id,
         "document": to_json(document),
         "recorded_at": parse_instant(getattr(document, kind.time)),
@@ -342,7 +343,7 @@ def _make_row(document: Document) -> dict[str, Any]:
     if device := kind.device(document):
         names = ("platform", "microarchitecture")
         row |= {name: getattr(device, name) for name in names}
-        row |= {"device_id": device.id, "device_name": device.name}
+        row["device_name"] = device.name
     return row
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import replace
+from functools import partial
 from threading import Lock
 from typing import Any, TypeVar, cast
 
 from cachetools import LRUCache
-from sqlalchemy import Connection, Engine
+from sqlalchemy import ColumnElement, Connection, Engine
 
 from feinsum.db.address import Location, locate
 from feinsum.db.server import api_keys, demand, pages
@@ -196,10 +197,9 @@ class ServingStore(SqlStore):
     # Lists and totals; of those that read all facts, costly results are kept.
 
     page_of_workloads = reads(pages.list_workload_page)
-    page_of_facts = reads(pages.list_fact_page)
-    page_of_plans = reads(pages.list_plan_page)
+    page_of_facts = reads(partial(pages.list_documents, kind="record"))
+    page_of_plans = reads(partial(pages.list_documents, kind="plan"))
     fastest_facts = reads(pages.list_fastest_facts)
-    listed_workload = reads(pages.find_workload)
     notations = reads(pages.find_notations)
 
     def ordered_workloads(
@@ -223,19 +223,30 @@ class ServingStore(SqlStore):
         keys = self._results(name, read) if is_whole else read()
         return self.read(pages.get_workloads, keys, having.device)
 
+    def listed_workload(self, key: str, device_id: str = "") -> ListedWorkload | None:
+        """Return the workload of a key if it has a fact, or has one of a device."""
+        return next(iter(self.read(pages.get_workloads, [key], device_id)), None)
+
     def devices_named(self, text: str, limit: int) -> tuple[ListedDevice, ...]:
         """Return devices whose names contain a text, ignoring case."""
-        return self.read(pages.find_devices, text, limit, self._count_facts_by_device())
+        devices = self._list_devices(pages.is_device_named(text), limit)
+        return tuple(
+            sorted(devices, key=lambda listed: (listed.device.name, listed.id))
+        )
 
     def page_of_devices(self, after: str, limit: int) -> tuple[ListedDevice, ...]:
         """Return devices by id, after ``after``."""
-        return self.read(
-            pages.list_device_page, after, limit, self._count_facts_by_device()
-        )
+        return self._list_devices(DeviceRow.id > after, limit)
 
     def listed_device(self, device_id: str) -> ListedDevice | None:
         """Return the device with an id."""
-        return self.read(pages.find_device, device_id, self._count_facts_by_device())
+        return next(iter(self._list_devices(DeviceRow.id == device_id, 1)), None)
+
+    def _list_devices(
+        self, condition: ColumnElement[bool], limit: int
+    ) -> tuple[ListedDevice, ...]:
+        counts = self._results("devices", lambda: self.read(pages.count_by_device))
+        return self.read(pages.list_devices, condition, limit, counts)
 
     def drivers_of(self, device_id: str) -> tuple[DriverCount, ...]:
         """Return the drivers with which a device was measured, latest first."""
@@ -255,9 +266,6 @@ class ServingStore(SqlStore):
         return self._results(
             ("latest", limit), lambda: self.read(pages.list_latest_facts, limit)
         )
-
-    def _count_facts_by_device(self) -> Mapping[str, int]:
-        return self._results("devices", lambda: self.read(pages.count_by_device))
 
     # Demand and keys.
 
