@@ -6,7 +6,6 @@ from feinsum.db.remote.layer import (
     RemoteLayer,
     ServiceHealth,
     examine_service,
-    make_quick_layer,
     open_remote,
 )
 from feinsum.db.remote.store import HttpStore
@@ -18,6 +17,5 @@ __all__ = [
     "RemoteLayer",
     "ServiceHealth",
     "examine_service",
-    "make_quick_layer",
     "open_remote",
 ]
