@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
-from feinsum.db.exchange.files import Bad, Entry, split_into_batches, write_file
+from feinsum.db.exchange.files import Bad, Entry, write_file
+from feinsum.db.sql.rows import split_into_batches
 from feinsum.db.sql.schema import copy_database
 from feinsum.db.sql.store import SqlStore
 from feinsum.errors import InvalidRecordError, StoreUnavailableError

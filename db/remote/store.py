@@ -6,7 +6,6 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar, cast
 
-from feinsum.db.exchange.files import split_into_batches
 from feinsum.db.remote.best import (
     MAX_TEXT_LENGTH,
     list_valid_documents,
@@ -16,6 +15,7 @@ from feinsum.db.remote.best import (
 from feinsum.db.remote.cache import forget_answers
 from feinsum.db.remote.client import Client
 from feinsum.db.sql.retracting import Retracted
+from feinsum.db.sql.rows import split_into_batches
 from feinsum.errors import (
     InvalidRecordError,
     NoSuchRouteError,

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.sql.rows import INSERTS, RETRACTED, complete
+from feinsum.db.sql.rows import INSERTS, RETRACTED, complete, split_into_batches
 from feinsum.db.sql.tables import DemandCallerRow, DemandRow, DeviceRow, RecordRow
 from feinsum.records import Demand, Miss
 
@@ -159,8 +159,8 @@ def _count_callers(connection: Connection, misses: list[Miss]) -> None:
         row.workload_key == DemandRow.workload_key, row.device == DemandRow.device
     )
     n_callers = select(func.count()).select_from(row).where(is_same).scalar_subquery()
-    for first in range(0, len(misses), CHUNK):
-        among = [miss.workload for miss in misses[first : first + CHUNK]]
+    for part in split_into_batches(misses, CHUNK):
+        among = [miss.workload for miss in part]
         # demands from before callers were stored have none, and keep their count
         statement = update(DemandRow).where(
             DemandRow.workload_key.in_(among), exists().where(is_same)
@@ -191,8 +191,7 @@ def _drop_surplus(connection: Connection, limit: int) -> None:
         row.workload_text.is_not(None), row.n_callers, row.last_seen, row.workload_key
     )
     surplus = connection.execute(least_wanted.limit(n_demands - limit)).all()
-    for first in range(0, len(surplus), CHUNK):
-        part = [tuple(demand) for demand in surplus[first : first + CHUNK]]
+    for part in split_into_batches(map(tuple, surplus), CHUNK):
         _delete(connection, tuple_(row.workload_key, row.device).in_(part))
 
 

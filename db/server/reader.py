@@ -21,7 +21,12 @@ from sqlalchemy import Connection
 
 from feinsum.db.address import Location
 from feinsum.db.sql.engine import SqlDatabase, make_engine, translate_errors
-from feinsum.db.sql.rows import DEVICE_COLUMNS, parse_device_row, read_documents
+from feinsum.db.sql.rows import (
+    DEVICE_COLUMNS,
+    parse_device_row,
+    read_documents,
+    split_into_batches,
+)
 from feinsum.records import Device, TuningRecord
 
 GENERATION = {
@@ -230,9 +235,7 @@ class Reader(SqlDatabase):
 
     def devices(self) -> dict[str, Device]:
         """Return every device by its id."""
-        return {
-            row[0]: parse_device_row(row[1:]) for row in self._read_rows(DEVICES, ())
-        }
+        return {row[0]: parse_device_row(row[1:]) for row in self._read_rows(DEVICES)}
 
     def close(self) -> None:
         """Close all connections; only when no thread reads any more."""
@@ -245,22 +248,18 @@ class Reader(SqlDatabase):
         self, statement: str, keys: Sequence[str]
     ) -> Iterator[Sequence[Any]]:
         """Yield the rows of some keys, a part of the keys at a time."""
-        distinct = list(dict.fromkeys(keys))
-        for start in range(0, len(distinct), CHUNK):
-            chunk = distinct[start : start + CHUNK]
+        for chunk in split_into_batches(dict.fromkeys(keys), CHUNK):
+            among = f"IN ({', '.join('?' * len(chunk))})"
+            values: tuple[Any, ...] = tuple(chunk)
             if self._dialect == "postgresql":
                 # an array: one prepared statement for any number of keys
-                yield from self._read_rows(statement.format(among="= ANY(%s)"), [chunk])
-            else:
-                marks = ", ".join("?" * len(chunk))
-                yield from self._read_rows(
-                    statement.format(among=f"IN ({marks})"), chunk
-                )
+                among, values = "= ANY(%s)", (chunk,)
+            yield from self._read_rows(statement.format(among=among), values)
 
     def _read_rows(
-        self, statement: str, values: Sequence[Any]
+        self, statement: str, values: tuple[Any, ...] = ()
     ) -> Sequence[Sequence[Any]]:
-        return self.read(lambda c: c.exec_driver_sql(statement, tuple(values)).all())
+        return self.read(lambda c: c.exec_driver_sql(statement, values).all())
 
 
 def _read_facts(rows: Iterable[Sequence[Any]]) -> Iterator[StoredFact]:

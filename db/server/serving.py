@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Hashable
 from dataclasses import replace
 from functools import partial
 from threading import Lock
-from typing import Any, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from cachetools import LRUCache
 from sqlalchemy import ColumnElement, Connection, Engine
@@ -47,6 +47,7 @@ from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records import PlanRecord, Serialized, TuningRecord
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 MIN_FREE_BYTES = 32 * 2**20
 """A disk with fewer free bytes counts as full."""
@@ -211,16 +212,10 @@ class ServingStore(SqlStore):
         notations: Collection[str] | None = None,
     ) -> tuple[ListedWorkload, ...]:
         """Return a page of workloads; see :func:`pages.ordered_workloads`."""
-
-        def read() -> list[str]:
-            return self.read(
-                pages.list_ordered_keys, start, limit, order, having, notations
-            )
-
         # A text that anybody types has too many values to keep results by it.
         is_whole = notations is None and not (having.key or having.transform)
-        name = ("workloads", start, limit, order, having)
-        keys = self._results(name, read) if is_whole else read()
+        read = self._read_costly if is_whole else self.read
+        keys = read(pages.list_ordered_keys, start, limit, order, having, notations)
         return self.read(pages.get_workloads, keys, having.device)
 
     def listed_workload(self, key: str, device_id: str = "") -> ListedWorkload | None:
@@ -245,27 +240,34 @@ class ServingStore(SqlStore):
     def _list_devices(
         self, condition: ColumnElement[bool], limit: int
     ) -> tuple[ListedDevice, ...]:
-        counts = self._results("devices", lambda: self.read(pages.count_by_device))
+        counts = self._read_costly(pages.count_by_device)
         return self.read(pages.list_devices, condition, limit, counts)
 
     def drivers_of(self, device_id: str) -> tuple[DriverCount, ...]:
         """Return the drivers with which a device was measured, latest first."""
-        name = ("drivers", device_id)
-        return self._results(name, lambda: self.read(pages.list_drivers, device_id))
+        return self._read_costly(pages.list_drivers, device_id)
 
     def overview(self) -> Overview:
         """Count the contents."""
-        return self._results("overview", lambda: self.read(pages.count_contents))
+        return self._read_costly(pages.count_contents)
 
     def latest_facts(
         self, limit: int, device_id: str | None = None
     ) -> tuple[TuningRecord, ...]:
         """Return the facts that were recorded last, newest first."""
-        if device_id is not None:  # many devices, whose facts are read to be drawn
-            return self.read(pages.list_latest_facts, limit, device_id)
-        return self._results(
-            ("latest", limit), lambda: self.read(pages.list_latest_facts, limit)
-        )
+        # of a device they are read to be drawn, and there are many devices
+        read = self._read_costly if device_id is None else self.read
+        return read(pages.list_latest_facts, limit, device_id)
+
+    def _read_costly(
+        self,
+        query: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Read, or return a recent result if reading is costly."""
+        name = (query.__name__, *args)
+        return self._results(name, lambda: self.read(query, *args, **kwargs))
 
     # Demand and keys.
 

@@ -197,8 +197,12 @@ def retract(
         query = replace(query, workload=whole_key)
     suspects: dict[FactTable, tuple[Any, ...]] = dict.fromkeys(FACT_TABLES, ())
     n_shared = 0
-    for table in _list_tables(query):
-        kind, columns = SUSPECTS[table]
+    for table, (kind, columns) in SUSPECTS.items():
+        # Plans have no transform, device limits neither a transform nor a workload.
+        if (query.transform is not None and table is not RecordRow) or (
+            query.workload is not None and table is DevicePeaksRow
+        ):
+            continue
         matching = columns.where(
             ~select_retracted(table), *_make_conditions(query, table)
         )
@@ -283,16 +287,6 @@ def count_retracted(connection: Connection) -> int:
     ids = select(RetractionRow.document_id)
     n = select(func.count()).select_from(RecordRow).where(RecordRow.id.in_(ids))
     return connection.execute(n).scalar_one()
-
-
-def _list_tables(query: RetractionQuery) -> tuple[FactTable, ...]:
-    """List the tables whose facts may match a query.
-
-    Plans have no transform; device limits have neither a transform nor a workload.
-    """
-    if query.transform is not None:
-        return (RecordRow,)
-    return FACT_TABLES if query.workload is None else (RecordRow, PlanRow)
 
 
 def _make_conditions(

@@ -17,8 +17,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
+from itertools import islice
 from math import isfinite
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -70,6 +71,8 @@ from feinsum.records.document import digest_of, format_canonical, parse_instant
 from feinsum.records.kinds import DIGITS, parse_document
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 DEVICE_COLUMNS = (
     "platform", "name", "vendor", "kind", "architecture", "compute_units", "processor",
@@ -400,11 +403,20 @@ def complete_id(
     return whole_id
 
 
+def split_into_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield the items in lists of the given size; the last one may be shorter.
+
+    >>> list(split_into_batches("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    remaining = iter(items)
+    while batch := list(islice(remaining, size)):
+        yield batch
+
+
 def split_ids(ids: Collection[str]) -> Iterator[list[str]]:
     """Yield ids in order, as many as one statement can have."""
-    ordered = sorted(ids)
-    for first in range(0, len(ordered), MAX_IDS):
-        yield ordered[first : first + MAX_IDS]
+    return split_into_batches(sorted(ids), MAX_IDS)
 
 
 def count_rows(connection: Connection, table: type[Base]) -> int:
