@@ -21,8 +21,15 @@ from dataclasses import dataclass, replace
 from feinsum.canonical import FORM_VERSION, WorkloadKey
 from feinsum.db.address import Address, get_remote_url, get_service_key, parse_address
 from feinsum.db.layers import ReportedError, warn_once
-from feinsum.db.remote.best import Answer, list_valid_documents, request_best
-from feinsum.db.remote.cache import PAUSE_S, AnswerCache, Breaker, is_fresh
+from feinsum.db.remote.answers import (
+    PAUSE_S,
+    Answer,
+    AnswerCache,
+    Breaker,
+    is_fresh,
+    list_valid_documents,
+    request_best,
+)
 from feinsum.db.remote.client import Client, ExchangeLimits, HttpRequest, Reply
 from feinsum.db.remote.store import HttpStore
 from feinsum.errors import (

@@ -6,13 +6,13 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar, cast
 
-from feinsum.db.remote.best import (
+from feinsum.db.remote.answers import (
     MAX_TEXT_LENGTH,
+    forget_answers,
     list_valid_documents,
     parse_entry,
     request_best,
 )
-from feinsum.db.remote.cache import forget_answers
 from feinsum.db.remote.client import Client
 from feinsum.db.sql.retracting import Retracted
 from feinsum.db.sql.rows import split_into_batches

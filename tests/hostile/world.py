@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
-from feinsum.db.remote.best import list_valid_documents
+from feinsum.db.remote.answers import list_valid_documents
 from feinsum.db.server import ApiKey, open_serving_store
 from feinsum.records import (
     Device,

@@ -10,7 +10,7 @@ import pytest
 
 from feinsum.db.address import parse_address
 from feinsum.db.remote import open_remote
-from feinsum.db.remote.best import request_best
+from feinsum.db.remote.answers import request_best
 from feinsum.db.remote.client import Client
 from feinsum.errors import StoreUnavailableError
 from feinsum.records import LookUp, compute_content_id

@@ -12,7 +12,7 @@ from feinsum.cache import get_default_cache
 from feinsum.canonical import WorkloadKey
 from feinsum.db import HttpStore, list_layer_states, open_store, opened_store
 from feinsum.db.address import get_remote_url
-from feinsum.db.remote import cache, layer, open_remote
+from feinsum.db.remote import answers, layer, open_remote
 from feinsum.db.server import open_serving_store
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records import LookUp, MatchLevel, find_best_match, to_json
@@ -69,7 +69,7 @@ def clock(monkeypatch):
             return self.now
 
     found = Clock()
-    for module in (cache, layer):
+    for module in (answers, layer):
         monkeypatch.setattr(module, "time", found)
     return found
 
@@ -293,7 +293,7 @@ def test_damage_on_disk_is_an_answer_that_is_not_there(service, tmp_path):
 
 def test_what_is_signed_and_still_no_answer_is_none(service):
     """What is read from disk is checked as what is sent."""
-    kept = cache.AnswerCache(open_remote().address, HERE)
+    kept = answers.AnswerCache(open_remote().address, HERE)
     for content in (
         *(b"", b"{}", b"[]", b"\xff", b"null\n{}", b"[" * 10_000),
         b'{"at": "x", "max_age_s": 1}',
