@@ -242,11 +242,13 @@ def open_demands(
         row.last_seen,
         row.n_callers,
     ).where(~_has_fact())
+    order = -row.n_callers, -row.count, row.workload_key, row.device
     if after is not None:
-        statement = statement.where(_select_following(*after))
-    statement = statement.order_by(
-        row.n_callers.desc(), row.count.desc(), row.workload_key, row.device
-    )
+        n_callers, count, workload, device = after
+        statement = statement.where(
+            tuple_(*order) > tuple_(-n_callers, -count, workload, device)
+        )
+    statement = statement.order_by(*order)
     demands: list[Demand] = []
     n_characters = 0
     rows: Iterable[Any] = connection.execute(statement.limit(limit))
@@ -271,19 +273,4 @@ def _has_fact() -> ColumnElement[bool]:
         DeviceRow.id == RecordRow.device_id,
         is_named,
         ~RETRACTED,
-    )
-
-
-def _select_following(
-    n_callers: int, count: int, workload: str, device: str
-) -> ColumnElement[bool]:
-    """Select demands after a position in the order of :func:`open_demands`."""
-    row = DemandRow
-    has_callers = row.n_callers == n_callers
-    has_count = and_(has_callers, row.count == count)
-    return or_(
-        row.n_callers < n_callers,
-        and_(has_callers, row.count < count),
-        and_(has_count, row.workload_key > workload),
-        and_(has_count, row.workload_key == workload, row.device > device),
     )

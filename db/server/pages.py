@@ -13,13 +13,12 @@ from typing import Any, Literal, TypeAlias, cast
 
 from sqlalchemy import ColumnElement, Connection, Select, exists, func, or_, select
 
-from feinsum.db.sql.retracting import count_retracted
+from feinsum.db.sql.retracting import count_records
 from feinsum.db.sql.rows import (
     DEVICE_COLUMNS,
     IS_TRUSTED,
     RETRACTED,
     TABLES,
-    count_rows,
     parse_device_row,
     read_documents,
     select_documents,
@@ -408,11 +407,10 @@ def _read_records(
 
 def count_contents(connection: Connection) -> Overview:
     """Count the contents."""
-    n_facts = count_rows(connection, RecordRow) - count_retracted(connection)
     workloads = select(func.count()).select_from(WorkloadRow).where(HAS_FACT)
     devices = select(func.count()).select_from(DeviceRow).where(IS_MEASURED)
     return Overview(
-        n_facts,
+        count_records(connection),
         connection.execute(workloads).scalar_one(),
         connection.execute(devices).scalar_one(),
     )

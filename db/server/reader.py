@@ -175,7 +175,7 @@ class Reader(SqlDatabase):
 
     def generation(self) -> object:
         """Return a value that differs from all earlier ones after any commit."""
-        return self.retry.run(self._read_generation)
+        return self.retry(self._read_generation)
 
     def _read_generation(self) -> object:
         # One connection that stays open; two threads must not use it at once.

@@ -76,7 +76,7 @@ def open_serving_store(
         may_migrate=may_create,
         is_private=True,
     )
-    return ServingStore(prepare_engine(target), target)
+    return ServingStore(prepare_engine(target)[0], target)
 
 
 class CostlyResults:

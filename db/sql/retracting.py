@@ -29,6 +29,7 @@ from feinsum.db.sql.rows import (
     FactTable,
     complete,
     complete_id,
+    count_rows,
     insert_missing,
     make_rows,
     read_documents,
@@ -282,11 +283,12 @@ def _read(connection: Connection, statement: Select[Any]) -> Iterator[Retraction
     return cast(Iterator[Retraction], read_documents("retraction", rows))
 
 
-def count_retracted(connection: Connection) -> int:
-    """Return the number of stored records that are retracted."""
+def count_records(connection: Connection) -> int:
+    """Return the number of stored records that are not retracted."""
     ids = select(RetractionRow.document_id)
     n = select(func.count()).select_from(RecordRow).where(RecordRow.id.in_(ids))
-    return connection.execute(n).scalar_one()
+    # few are retracted: they are found by their ids, and the others are not examined
+    return count_rows(connection, RecordRow) - connection.execute(n).scalar_one()
 
 
 def _make_conditions(

@@ -5,7 +5,7 @@ transaction, again if the server dropped the connection::
 
     store.query(key)
       -> documents(...)           which statement, with which values
-      -> read(select, ...)        one connection of SQLAlchemy's pool; RetryPolicy
+      -> read(select, ...)        one connection of SQLAlchemy's pool; retries
       -> read_documents(rows)     parse, check ids, skip damaged rows
 """
 
@@ -26,7 +26,7 @@ from feinsum.db.address import BUSY_TIMEOUT_S, Location, locate
 from feinsum.db.sql.engine import SqlDatabase, make_engine, read_only, translate_errors
 from feinsum.db.sql.retracting import (
     Retracted,
-    count_retracted,
+    count_records,
     find_retractions,
     retract,
 )
@@ -34,7 +34,6 @@ from feinsum.db.sql.rows import (
     RECORDS,
     RETRACTED,
     TABLES,
-    count_rows,
     filter_documents,
     make_rows,
     read_documents,
@@ -105,7 +104,7 @@ def open_store(
         may_create=may_create,
         may_migrate=may_create,
     )
-    return SqlStore(prepare_engine(target), target)
+    return SqlStore(prepare_engine(target)[0], target)
 
 
 @dataclass(frozen=True)
@@ -125,24 +124,24 @@ def migrate(location: str | os.PathLike[str] | None = None) -> Migration:
         SchemaVersionError: if a newer version wrote it, or it is read-only.
     """
     target = replace(locate(location), may_create=False)
+    engine, before = prepare_engine(target)
+    engine.dispose()
+    return Migration(str(target), before, NEWEST)
+
+
+def prepare_engine(target: Location) -> tuple[Engine, str | None]:
+    """Open a database with the newest schema; see :func:`open_store`.
+
+    Returns:
+        Its connections, and the version of its schema before.
+    """
     engine = make_engine(target)
     try:
         with translate_errors(target):
-            return Migration(str(target), prepare_schema(engine, target), NEWEST)
-    finally:
-        engine.dispose()
-
-
-def prepare_engine(target: Location) -> Engine:
-    """Open a database with the newest schema; see :func:`open_store`."""
-    engine = make_engine(target)
-    try:
-        with translate_errors(target):
-            prepare_schema(engine, target)
+            return engine, prepare_schema(engine, target)
     except BaseException:
         engine.dispose()
         raise
-    return engine
 
 
 def reads(
@@ -263,7 +262,7 @@ class SqlStore(SqlDatabase, Store):
         return self.write(delete_records, record_ids)
 
     def __len__(self) -> int:
-        return self.read(lambda c: count_rows(c, RecordRow) - count_retracted(c))
+        return self.read(count_records)
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
         of_device = DevicePeaksRow.device_id == device_id

@@ -114,8 +114,8 @@ def impatient(serve):
     """A service that waits shortly for its database."""
     client = serve()
     service = client.app.state.service
-    service.store.retry._max_wait_s = 0.1
-    service.lookup._reader.retry._max_wait_s = 0.1
+    service.store.max_wait_s = 0.1
+    service.lookup._reader.max_wait_s = 0.1
     return client
 
 
