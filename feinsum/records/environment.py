@@ -18,7 +18,7 @@ from constantdict import constantdict
 from pydantic import Field
 
 from feinsum.errors import InvalidRecordError, MeasurementError
-from feinsum.records.document import STRICT, Document, compute_content_id
+from feinsum.records.document import Document, Part, compute_content_id
 from feinsum.words import format_brief, format_count
 
 SHOWN = (
@@ -31,7 +31,7 @@ UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 @dataclass(frozen=True)
-class Processor:
+class Processor(Part):
     """A CPU as the system describes it; unknown values are -1 or empty.
 
     Attributes:
@@ -44,7 +44,7 @@ class Processor:
         cache_bytes: the data caches that a core uses: ``L1d``, ``L2``, ``L3``.
     """
 
-    __pydantic_config__ = STRICT
+    mappings = ("cache_bytes",)
 
     vendor: str
     family: int
@@ -54,9 +54,6 @@ class Processor:
     features: tuple[str, ...]
     n_cores: int
     cache_bytes: Mapping[str, int]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "cache_bytes", constantdict(self.cache_bytes))
 
     @property
     def is_known(self) -> bool:
@@ -127,7 +124,7 @@ def _is_empty(value: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class Device:
+class Device(Part):
     """An OpenCL device as a piece of hardware under a platform.
 
     Strings are kept verbatim as OpenCL reports them; nothing is guessed.
@@ -138,8 +135,6 @@ class Device:
         processor: the CPU; None for a GPU, and in facts from before this field
             existed, whose documents omit it, so their ids stay.
     """
-
-    __pydantic_config__ = STRICT
 
     platform: str
     name: str
@@ -196,16 +191,13 @@ class Environment(Document):
         policy: how times were measured (rounds, warm-up, timer).
     """
 
+    mappings = ("software", "policy")
+
     device: Device
     driver_version: str
     platform_version: str
     software: Mapping[str, str]
     policy: Mapping[str, str | int | float]
-
-    def __post_init__(self) -> None:
-        # constant and so hashable, like all parts of a document
-        object.__setattr__(self, "software", constantdict(self.software))
-        object.__setattr__(self, "policy", constantdict(self.policy))
 
     def __repr__(self) -> str:
         return format_brief(self, f"{self.device}, driver {self.driver_version}")
@@ -227,6 +219,8 @@ class DevicePeaks(Document):
             share of a shared cache. Also omitted if empty.
     """
 
+    mappings = ("operations_per_s", "cache_bytes_per_s", "cache_bytes")
+
     device: Device
     bandwidth_bytes_per_s: float
     operations_per_s: Mapping[str, float]
@@ -237,10 +231,6 @@ class DevicePeaks(Document):
     cache_bytes: Annotated[Mapping[str, int], Field(exclude_if=_is_empty)] = field(
         default_factory=dict
     )
-
-    def __post_init__(self) -> None:
-        for name in ("operations_per_s", "cache_bytes_per_s", "cache_bytes"):
-            object.__setattr__(self, name, constantdict(getattr(self, name)))
 
 
 _REAL_PER_COMPLEX = 4
@@ -293,15 +283,13 @@ Seconds = Annotated[float, Field(ge=0)]
 
 
 @dataclass(frozen=True)
-class Links:
+class Links(Part):
     """The time of messages and elements between two processes.
 
     Attributes:
         message_s: seconds per message, however short.
         element_s: seconds per element.
     """
-
-    __pydantic_config__ = STRICT
 
     message_s: Seconds
     element_s: Seconds
@@ -315,15 +303,13 @@ class Links:
 
 
 @dataclass(frozen=True)
-class Host:
+class Host(Part):
     """A machine of a fleet, without its name.
 
     Attributes:
         ranks: number of processes on the host.
         cores: number of cores that they could use.
     """
-
-    __pydantic_config__ = STRICT
 
     ranks: Count
     cores: Count
@@ -346,15 +332,14 @@ class Fleet(Document):
     2.0
     """
 
+    mappings = ("software",)
+
     engine: EngineName
     hosts: Annotated[tuple[Host, ...], Field(min_length=1)]
     threads: Count
     device: Device
     software: Mapping[str, str] = field(default_factory=constantdict)
     links: Links | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "software", constantdict(self.software))
 
     @property
     def ranks(self) -> int:
