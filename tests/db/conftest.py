@@ -61,25 +61,30 @@ def make_sql_store(tmp_path: Path) -> Iterator[Callable[[], SqlStore]]:
 @pytest.fixture
 def make_postgresql_store(postgresql: str) -> Iterator[Callable[[], SqlStore]]:
     """Makes new stores, each in a schema of its own, dropped after the test."""
-    server = make_url(postgresql).set(drivername="postgresql+psycopg")
-    engine = create_engine(server, isolation_level="AUTOCOMMIT")
-
-    def run(statement: str) -> None:
-        with engine.connect() as connection:
-            connection.exec_driver_sql(statement)
-
     with ExitStack() as stack:
-        stack.callback(engine.dispose)
 
         def make() -> SqlStore:
-            name = f"feinsum_{uuid.uuid4().hex}"
-            run(f"CREATE SCHEMA {name}")
-            stack.callback(run, f"DROP SCHEMA {name} CASCADE")
-            url = server.update_query_dict({"options": f"-csearch_path={name}"})
-            text = url.render_as_string(hide_password=False)
-            return stack.enter_context(open_store(text))
+            url = stack.enter_context(schema_in(postgresql))
+            return stack.enter_context(open_store(url))
 
         yield make
+
+
+@contextmanager
+def schema_in(server: str) -> Iterator[str]:
+    """The URL of a new database in a PostgreSQL server, dropped afterwards."""
+    url = make_url(server).set(drivername="postgresql+psycopg")
+    engine = create_engine(url, isolation_level="AUTOCOMMIT", pool_pre_ping=True)
+    name = f"feinsum_{uuid.uuid4().hex}"
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE SCHEMA {name}")
+    try:
+        own = url.update_query_dict({"options": f"-csearch_path={name}"})
+        yield own.render_as_string(hide_password=False)
+    finally:
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"DROP SCHEMA {name} CASCADE")
+        engine.dispose()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feinsum.canonical import CANONICALIZER, FORM_VERSION, WorkloadKey, canonicalize
-from feinsum.db import SqlStore, open_store
+from feinsum.db import SqlStore
 from feinsum.db.exchange import REKEYED_FROM, merge, rekey, rekey_record
-from feinsum.errors import StoreUnavailableError
 from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum, from_text, to_text
 from feinsum.records import Trial, TuningRecord, accept_all, to_json
 from tests import strategies
 from tests.db.contract import content
 from tests.db.factories import make_device, make_peaks, make_record, make_trial
-from tests.db.test_schema import OLD, OLD_SCHEMA
 from tests.older import OLDER, older_key, respelled, under_older_key
 
 PRESENT = f"{FORM_VERSION}-{CANONICALIZER}"
@@ -179,15 +174,6 @@ def test_versions_between_make_no_chain(make_sql_store: Callable[[], SqlStore]) 
             assert store.query(key) == (today,)
 
 
-def test_a_fact_comes_back_as_itself(make_sql_store: Callable[[], SqlStore]) -> None:
-    """A fact of today that an older installation rekeyed has no double here."""
-    measured = fact(EINSUMS[0])
-    store = make_sql_store()
-    store.add(rekey_record(measured, older_key(measured.workload_text)))
-    rekey(store)
-    assert store.query(measured.workload) == (measured,)
-
-
 def ring(n: int) -> str:
     """Rows that follow one another in a circle: their graph has more vertices."""
     x = [array(f"x{k}", 3) for k in range(n)]
@@ -230,40 +216,3 @@ def test_what_was_added_before_an_interruption_stays(
     n_new = [rekey(store).n_new["record"] for store in stores]
     assert 0 < n_new[0] < n_new[1]
     assert content(stores[0]) == content(stores[1])
-
-
-def test_a_database_that_is_only_read(database: Path) -> None:
-    """Rekeying it is one clear error."""
-    with open_store(database) as store:
-        store.add_all(older_facts())
-    with open_store(database, is_read_only=True) as store:
-        before = content(store)
-        with pytest.raises(StoreUnavailableError, match="is read-only"):
-            rekey(store)
-        assert content(store) == before
-
-
-def test_a_damaged_row_is_left_out(
-    database: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A row that is not what it says is logged; the others are rekeyed."""
-    bad, *good = older_facts()
-    with open_store(database) as store:
-        store.add_all([bad, *good])
-        with closing(sqlite3.connect(database)) as connection, connection:
-            connection.execute(
-                "UPDATE records SET document = '{}' WHERE id = ?", [bad.id]
-            )
-        rekey(store)
-        assert len(content(store)) == 2 * len(good)
-    assert bad.id in caplog.text
-
-
-def test_a_database_of_the_first_schema(database: Path) -> None:
-    """It is migrated; its fact, whose text is no einsum, is left as it is."""
-    with closing(sqlite3.connect(database)) as connection:
-        connection.executescript(OLD_SCHEMA.read_text())
-    with open_store(database) as store:
-        before = content(store)
-        assert [left.key for left in rekey(store).unreadable] == [OLD]
-        assert content(store) == before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ from typing import Any
 
 import psutil
 import pytest
-from sqlalchemy import create_engine, make_url
 
 from feinsum.db.server import Scope, ServingStore, open_serving_store
 from feinsum.service import make_key
+from tests.db.conftest import schema_in
 from tests.service.running import Answer, Server, running
 
 __all__ = ["Answer", "Live", "database", "live", "schema_in"]
@@ -56,23 +55,6 @@ def _peak_bytes(pid: int) -> int:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     raise AssertionError(f"the system does not tell the memory of process {pid}")
-
-
-@contextmanager
-def schema_in(server: str) -> Iterator[str]:
-    """The URL of a new database in a PostgreSQL server, dropped afterwards."""
-    url = make_url(server).set(drivername="postgresql+psycopg")
-    engine = create_engine(url, isolation_level="AUTOCOMMIT", pool_pre_ping=True)
-    name = f"feinsum_{uuid.uuid4().hex}"
-    with engine.connect() as connection:
-        connection.exec_driver_sql(f"CREATE SCHEMA {name}")
-    try:
-        own = url.update_query_dict({"options": f"-csearch_path={name}"})
-        yield own.render_as_string(hide_password=False)
-    finally:
-        with engine.connect() as connection:
-            connection.exec_driver_sql(f"DROP SCHEMA {name} CASCADE")
-        engine.dispose()
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
