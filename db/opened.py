@@ -33,7 +33,8 @@ from feinsum.db.address import (
     parse_address,
 )
 from feinsum.db.layers import LayeredStore
-from feinsum.db.remote import HttpStore, RemoteLayer, open_remote
+from feinsum.db.remote.layer import RemoteLayer, open_remote
+from feinsum.db.remote.store import HttpStore
 from feinsum.db.server.serving import open_serving_store
 from feinsum.db.shipped import get_shipped_facts
 from feinsum.db.sql.store import SqlStore, open_store

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from feinsum.db import SqlStore, open_store
-from feinsum.db.exchange import back_up_store, compare, import_entries, merge, read_file
+from feinsum.db.exchange.files import read_file
+from feinsum.db.exchange.merging import back_up_store, compare, import_entries, merge
 from feinsum.errors import StoreUnavailableError
 from feinsum.records import InMemoryStore
 from tests.db.factories import make_peaks, make_record, make_trial

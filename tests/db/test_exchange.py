@@ -16,15 +16,8 @@ from hypothesis import strategies as st
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db import SqlStore, open_store
-from feinsum.db.exchange import (
-    Bad,
-    compare,
-    import_entries,
-    list_documents,
-    merge,
-    read_file,
-    write_file,
-)
+from feinsum.db.exchange.files import Bad, read_file, write_file
+from feinsum.db.exchange.merging import compare, import_entries, list_documents, merge
 from feinsum.errors import InvalidRecordError, StoreUnavailableError
 from feinsum.records import (
     Document,

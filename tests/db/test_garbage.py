@@ -13,15 +13,10 @@ from hypothesis import strategies as st
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db import SqlStore, open_store
-from feinsum.db.exchange import (
-    collect_garbage,
-    compare,
-    find_garbage,
-    import_entries,
-    merge,
-    read_file,
-    rekey_record,
-)
+from feinsum.db.exchange.files import read_file
+from feinsum.db.exchange.garbage import collect_garbage, find_garbage
+from feinsum.db.exchange.merging import compare, import_entries, merge
+from feinsum.db.exchange.rekeying import rekey_record
 from feinsum.errors import StoreUnavailableError
 from feinsum.records import InMemoryStore, Policy, TuningRecord, find_best_match
 from tests.db.factories import (

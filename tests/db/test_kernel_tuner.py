@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.exchange import make_t4_document, write_t4
+from feinsum.db.exchange.kernel_tuner import make_t4_document, write_t4
 from feinsum.records import Device, from_json
 from tests.db.factories import (
     make_device,

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from feinsum.db.exchange import Bad, files, make_line_schema, read_lines, write_lines
+from feinsum.db.exchange import files
+from feinsum.db.exchange.files import Bad, make_line_schema, read_lines, write_lines
 from feinsum.errors import InvalidRecordError, SchemaVersionError
 from feinsum.records import Document, get_kind, to_json
 from feinsum.records.document import digest_of, format_canonical

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from feinsum.db.exchange import Bad, read_file, write_file
+from feinsum.db.exchange.files import Bad, read_file, write_file
 from feinsum.errors import InvalidRecordError
 from feinsum.records import TuningRecord, to_json
 from tests.db.factories import (

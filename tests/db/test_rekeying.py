@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from feinsum.canonical import CANONICALIZER, FORM_VERSION, WorkloadKey, canonicalize
 from feinsum.db import SqlStore
-from feinsum.db.exchange import REKEYED_FROM, merge, rekey, rekey_record
+from feinsum.db.exchange.merging import merge
+from feinsum.db.exchange.rekeying import REKEYED_FROM, rekey, rekey_record
 from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum, from_text, to_text
 from feinsum.records import Trial, TuningRecord, accept_all, to_json
 from tests import strategies

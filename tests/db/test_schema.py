@@ -13,8 +13,8 @@ from sqlalchemy import Connection, inspect
 from feinsum.canonical import WorkloadKey
 from feinsum.db import SqlStore, looked_up_store, open_store
 from feinsum.db.server import open_serving_store
-from feinsum.db.sql import migrate
 from feinsum.db.sql.schema import CONVERSIONS, VERSION_TABLE, VERSIONS, upgrade
+from feinsum.db.sql.store import migrate
 from feinsum.errors import (
     RecordNotFoundError,
     SchemaVersionError,

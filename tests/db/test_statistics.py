@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db import SqlStore
-from feinsum.db.sql import DriverCount, TransformCount, WorkloadCount
+from feinsum.db.sql.statistics import DriverCount, TransformCount, WorkloadCount
 from feinsum.records import Retraction
 from tests.db.factories import (
     make_device,

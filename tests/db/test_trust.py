@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from feinsum.db import LayeredStore, open_store
-from feinsum.db.exchange import back_up_store, find_garbage, list_documents, rekey
+from feinsum.db.exchange.garbage import find_garbage
+from feinsum.db.exchange.merging import back_up_store, list_documents
+from feinsum.db.exchange.rekeying import rekey
 from feinsum.db.server import Receipt, ServingStore, open_serving_store
 from feinsum.db.sql.trust import OWNER
 from feinsum.records import InMemoryStore, RetractionQuery

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from feinsum.db import open_store
-from feinsum.db.exchange import back_up_store
+from feinsum.db.exchange.merging import back_up_store
 from feinsum.errors import StoreUnavailableError
 from feinsum.words import describe_type
 from tests.db.conftest import locked_by_another_process, unprivileged

@@ -32,7 +32,7 @@ def call(path: str, arguments: list[str]) -> int:
 
 def serve(path: str) -> None:
     """Fork a process for every command, until terminated."""
-    import feinsum.db.exchange
+    import feinsum.db.exchange.garbage
     import feinsum.db.server  # noqa: F401
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children

@@ -16,8 +16,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from feinsum.db import open_store
-from feinsum.db.exchange import back_up_store
-from feinsum.db.remote import HttpStore, client
+from feinsum.db.exchange.merging import back_up_store
+from feinsum.db.remote import client
+from feinsum.db.remote.store import HttpStore
 from feinsum.db.server import open_serving_store
 from feinsum.errors import ServiceError
 from feinsum.records import to_json

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from feinsum.db import open_store
-from feinsum.db.exchange import import_entries, merge, read_file, write_file
+from feinsum.db.exchange.files import read_file, write_file
+from feinsum.db.exchange.merging import import_entries, merge
 from feinsum.records import (
     CODES,
     InMemoryStore,

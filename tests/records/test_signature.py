@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.exchange import rekey_record
+from feinsum.db.exchange.rekeying import rekey_record
 from feinsum.errors import SignatureError, SigningKeyError, TrustedSignersError
 from feinsum.records import TuningRecord, from_json, to_json
 from feinsum.records.signature import (

@@ -31,8 +31,9 @@ from feinsum.cli.shared.progress import count_items, show_count
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from feinsum.db.exchange import Bad, Entry, Imported, KindDifference
-    from feinsum.db.sql import Retracted, Suspect, SuspectPeaks, SuspectPlan
+    from feinsum.db.exchange.files import Bad, Entry
+    from feinsum.db.exchange.merging import Imported, KindDifference
+    from feinsum.db.sql.retracting import Retracted, Suspect, SuspectPeaks, SuspectPlan
     from feinsum.records import Document
 
 EXPORT_EXAMPLES = """\b
@@ -83,7 +84,7 @@ def export(
     An existing file is replaced once the new one is complete.
     """
     from feinsum.db import opened_documents
-    from feinsum.db.exchange import list_documents
+    from feinsum.db.exchange.merging import list_documents
 
     # Standard output holds the documents, so that nothing else may be printed there.
     if file == STREAM and (as_json or t4):
@@ -126,7 +127,8 @@ def import_(
     the ones before it. With --skip-bad it continues, and exits with code 1.
     """
     from feinsum.db import opened_documents
-    from feinsum.db.exchange import Bad, import_entries
+    from feinsum.db.exchange.files import Bad
+    from feinsum.db.exchange.merging import import_entries
     from feinsum.records import Retraction, accept_all, check_plausible
 
     entries = _read_entries(file)
@@ -152,7 +154,7 @@ def import_(
 def _read_entries(file: str) -> Iterator[Entry]:
     """Yield the entries of a file, of standard input or of the packaged facts."""
     from feinsum.db import get_shipped_facts
-    from feinsum.db.exchange import read_file, read_lines
+    from feinsum.db.exchange.files import read_file, read_lines
 
     # Checked first, so that the facts of the installation need no path.
     if file == PACKAGED:
@@ -163,7 +165,8 @@ def _read_entries(file: str) -> Iterator[Entry]:
 
 
 def _write(documents: Iterable[Document], file: str, *, is_t4: bool) -> Counter[str]:
-    from feinsum.db.exchange import write_file, write_lines, write_t4
+    from feinsum.db.exchange.files import write_file, write_lines
+    from feinsum.db.exchange.kernel_tuner import write_t4
 
     if is_t4:
         return write_t4(documents, Path(file))
@@ -219,7 +222,7 @@ def diff(a: DatabaseA, b: DatabaseB, as_json: AsJson = False) -> None:
     Exits with code 1 if they differ.
     """
     from feinsum.db import opened_documents
-    from feinsum.db.exchange import compare
+    from feinsum.db.exchange.merging import compare
 
     with (
         opened_documents(a, is_read_only=True) as store_a,
@@ -258,7 +261,7 @@ def merge(
     from contextlib import ExitStack
 
     from feinsum.db import opened_documents
-    from feinsum.db.exchange import merge
+    from feinsum.db.exchange.merging import merge
     from feinsum.records import accept_all, check_plausible
 
     # All databases are opened before anything is written: a misspelt one is reported

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
     from feinsum.canonical import WorkloadKey
     from feinsum.db import SqlStore
-    from feinsum.db.exchange import Collected, GarbagePlan, Rekeyed
-    from feinsum.db.sql import DriverCount, Migration, Statistics, WorkloadCount
+    from feinsum.db.exchange.garbage import Collected, GarbagePlan
+    from feinsum.db.exchange.rekeying import Rekeyed
+    from feinsum.db.sql.statistics import DriverCount, Statistics, WorkloadCount
+    from feinsum.db.sql.store import Migration
     from feinsum.records import Trial
 
 INIT_EXAMPLES = """\b
@@ -65,8 +67,8 @@ def migrate(database: Database = None, as_json: AsJson = False) -> None:
     Exits with code 1 if the einsum of any cannot be read.
     """
     from feinsum.db import open_store
-    from feinsum.db.exchange import rekey
-    from feinsum.db.sql import migrate
+    from feinsum.db.exchange.rekeying import rekey
+    from feinsum.db.sql.store import migrate
 
     migration = migrate(database)
     with (
@@ -328,7 +330,7 @@ def backup(
     database on a server is written as JSON Lines, for 'feinsum db import'.
     """
     from feinsum.db import open_store
-    from feinsum.db.exchange import back_up_store
+    from feinsum.db.exchange.merging import back_up_store
 
     # Read-only: a backup must work from an account that may not write.
     with open_store(database, is_read_only=True) as store:
@@ -382,7 +384,7 @@ def gc(
     'feinsum db import' reads. Device limits, trials and retractions stay.
     """
     from feinsum.db import open_store
-    from feinsum.db.exchange import collect_garbage, find_garbage
+    from feinsum.db.exchange.garbage import collect_garbage, find_garbage
 
     with open_store(database, may_create=False) as store:
         # Removed facts are written to this folder first, so there must be one.
