@@ -72,10 +72,7 @@ def write_t4(documents: Iterable[Document], folder: Path) -> Counter[str]:
 def make_t4_document(results: Iterable[TuningRecord | Trial]) -> dict[str, Any]:
     """Return the T4 document of the facts and trials of a workload in an environment.
 
-    Times are in milliseconds, as in Kernel Tuner.
-
-    Args:
-        results: at least one.
+    There is at least one. Times are in milliseconds, as in Kernel Tuner.
     """
     ordered = sorted(results, key=lambda result: (result.recorded_at, result.id))
     first = ordered[0]

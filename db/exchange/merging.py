@@ -232,12 +232,8 @@ def back_up_store(store: SqlStore, path: Path) -> Path:
     written as JSON Lines, trials included: all documents present at the start, and
     perhaps some that arrived during the copy.
 
-    Args:
-        store: the database to copy.
-        path: path of the copy; for a server, ``.jsonl`` is appended if missing.
-
     Returns:
-        The path of the copy.
+        The path of the copy; for a server, ``.jsonl`` is appended if missing.
 
     Raises:
         StoreUnavailableError: if the file exists or cannot be written.

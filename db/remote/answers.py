@@ -361,13 +361,7 @@ def _name(*parts: str) -> str:
 def _read(
     name: str, kind: type[E], is_enough: Callable[[E], bool] = lambda _entry: False
 ) -> E | None:
-    """Return the newest entry of memory and disk.
-
-    Args:
-        name: name of the entry.
-        kind: its class.
-        is_enough: whether an entry in memory makes the disk superfluous.
-    """
+    """Return the newest entry of memory and, if that is not enough, of disk."""
     entries = get_remembered(_Entries)
     with entries.lock:
         entry = cast(E | None, entries.by_name.get(name))
@@ -435,7 +429,7 @@ class AnswerCache:
         answer = _read(self.name_of(workload), Answer, is_fresh)
         if answer is None or answer.at <= self._invalid_until:
             return None
-        # An entry under a wrong name: the cache is a folder that others may write.
+        # An entry under a wrong name would answer another look-up.
         if any(record.workload != workload for record in answer.records):
             return None
         return answer

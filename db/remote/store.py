@@ -169,13 +169,8 @@ class HttpStore(Store):
     ) -> Retracted:
         """Retract facts; the key needs the scope ``admin``.
 
-        Cached answers of this user's look-ups are cleared.
-
-        Args:
-            query: which facts to retract.
-            reason: stated for the users of these facts.
-            retracted_by: not sent; the service uses the name of the key.
-            is_dry_run: whether to report the matches without retracting them.
+        Cached answers of this user's look-ups are cleared. ``retracted_by`` is not
+        sent: the service uses the name of the key.
         """
         body = {**vars(query), "reason": reason, "is_dry_run": is_dry_run}
         reply = self.client.post("/v1/facts:retract", json.dumps(body))

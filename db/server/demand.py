@@ -76,11 +76,7 @@ def add_misses(
 ) -> None:
     """Add to the counts of demands, and drop those that expired or exceed the limits.
 
-    Args:
-        connection: connection in an open transaction.
-        counts: new misses of each demand.
-        texts: canonical texts of the workloads, if known.
-        limits: when demands expire, and how many are kept.
+    The texts are canonical, of those workloads for which they are known.
     """
     now = datetime.now(UTC)
     # Before new demands, so that old ones never use up the limit.
@@ -225,13 +221,7 @@ def open_demands(
     after: tuple[int, int, str, str] | None = None,
     limit: int = 100,
 ) -> tuple[Demand, ...]:
-    """Return demands without a recorded fact, most wanted first.
-
-    Args:
-        connection: connection to the database.
-        after: position of the last demand seen.
-        limit: maximum number of demands.
-    """
+    """Return demands without a recorded fact, most wanted first, after a position."""
     row = DemandRow
     statement = select(
         row.workload_key,

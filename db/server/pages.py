@@ -162,13 +162,7 @@ def is_cut(lengths: Iterable[int]) -> bool:
 def select_fitting_ids(
     connection: Connection, entries: Select[str, int], limit: int
 ) -> list[str]:
-    """Select the ids of the entries of a page by their lengths alone.
-
-    Args:
-        connection: connection to the database.
-        entries: ids and lengths, in order.
-        limit: maximum number of entries of a page.
-    """
+    """Select the ids of the entries of a page, given ids and lengths in order."""
     ids: list[str] = []
     n_characters = 0
     # Rows arrive one by one, so the rest of a long page is never read.
@@ -202,13 +196,8 @@ def list_ordered_keys(
 ) -> list[str]:
     """List the keys of a page of workloads in a given order.
 
-    Args:
-        connection: connection to the database.
-        start: how many come before the page.
-        limit: maximum number of workloads of a page.
-        order: order of the list.
-        having: conditions on the facts of a workload.
-        notations: only workloads whose texts begin so; see :func:`find_notations`.
+    ``start`` is how many come before the page. With notations, only workloads whose
+    texts begin so are listed; see :func:`find_notations`.
 
     Complexity: reads the facts of all workloads that fit, though not their documents.
     """
@@ -315,11 +304,7 @@ def list_devices(
 ) -> tuple[ListedDevice, ...]:
     """Return a page of the measured devices that meet a condition, ordered by id.
 
-    Args:
-        connection: connection to the database.
-        condition: which devices.
-        limit: maximum number of devices of a page.
-        counts: number of facts by the id of a device; see :func:`count_by_device`.
+    Their numbers of facts are those of :func:`count_by_device`.
     """
     page = select(DeviceRow.id, N_CHARACTERS).where(condition, IS_MEASURED)
     among = select_fitting_ids(connection, page.order_by(DeviceRow.id), limit)

@@ -97,12 +97,7 @@ class CostlyResults:
         self._results: LRUCache[Hashable, tuple[float, Any]] = LRUCache(MAX_RESULTS)
 
     def __call__(self, name: Hashable, read: Callable[[], T]) -> T:
-        """Return the result of ``read``, or a recent one.
-
-        Args:
-            name: equal for equal reads; results are small.
-            read: computes the result.
-        """
+        """Return the result of ``read``, or a recent one of a read of that name."""
         # The lock is held while reading: of many callers at once, one reads.
         with self._lock:
             until, result = self._results.get(name, (0.0, None))
@@ -159,11 +154,7 @@ class ServingStore(SqlStore):
     ) -> Receipt:
         """Store a fact that somebody sent, and who sent it, in one transaction.
 
-        Args:
-            fact: the fact.
-            recorder: name of the sender.
-            serialized: of a fact that was parsed from JSON, if it is known.
-            is_trusted: whether look-ups use the fact at once.
+        A fact that was parsed from JSON is not serialized again if its form is given.
         """
         rows = make_rows(fact, serialized)  # before the lock: it refuses bad documents
         return self.write(

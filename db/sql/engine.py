@@ -258,9 +258,7 @@ def get_result_code(error: BaseException | None) -> str:
 def make_engine(location: Location, *, is_reader: bool = False) -> Engine:
     """Return an engine for a location, without opening it.
 
-    Args:
-        location: where the database is.
-        is_reader: whether its connections only read, each statement in no transaction.
+    The connections of a reader only read, each statement in no transaction.
 
     Raises:
         StoreUnavailableError: if the driver is not installed.

@@ -261,13 +261,7 @@ def list_latest_retractions(
     before: tuple[datetime, str] | None = None,
     limit: int = 100,
 ) -> tuple[Retraction, ...]:
-    """Return the latest retractions, newest first.
-
-    Args:
-        connection: connection to the database.
-        before: time and id of the last one seen.
-        limit: maximum number of retractions.
-    """
+    """Return the latest retractions, newest first, after a time and an id."""
     retracted_at, id_ = RetractionRow.retracted_at, RetractionRow.id
     statement = select_documents("retraction").order_by(retracted_at.desc(), id_)
     if before is not None:

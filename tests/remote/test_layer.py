@@ -305,6 +305,16 @@ def test_what_is_signed_and_still_no_answer_is_none(service):
         assert ask() == {WORKLOAD: (GOOD,)}
 
 
+def test_facts_of_another_workload_on_disk_are_none(service):
+    """Whoever may write to the cache cannot make a fact answer another look-up."""
+    HttpStore.at(get_remote_url()).add(make_record(workload=OTHER))
+    ask(LookUp({OTHER: ""}, make_device(), "default"))
+    cached, disk = answers.AnswerCache(open_remote().address, HERE), get_default_cache()
+    disk.write(cached.name_of(WORKLOAD), disk.read(cached.name_of(OTHER)))
+    forget()
+    assert ask() == {WORKLOAD: (GOOD,)}
+
+
 def test_a_layer_of_a_service_is_a_source(service):
     """It is read as one, but for what would be all of it."""
     remote = open_remote()
