@@ -33,13 +33,13 @@ connection.close()
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Path:
+def database(tmp_path):
     """Where a database can be made."""
     return tmp_path / "facts.sqlite"
 
 
 @pytest.fixture
-def filled_database(database: Path) -> Path:
+def filled_database(database):
     """A database with three records and the limits of a device."""
     with open_store(database) as store:
         for number in range(3):
@@ -49,7 +49,7 @@ def filled_database(database: Path) -> Path:
 
 
 @pytest.fixture
-def make_sql_store(tmp_path: Path) -> Iterator[Callable[[], SqlStore]]:
+def make_sql_store(tmp_path):
     """Makes new stores in files, closed after the test."""
     with ExitStack() as stack:
         names = iter(range(10**6))
@@ -59,7 +59,7 @@ def make_sql_store(tmp_path: Path) -> Iterator[Callable[[], SqlStore]]:
 
 
 @pytest.fixture
-def make_postgresql_store(postgresql: str) -> Iterator[Callable[[], SqlStore]]:
+def make_postgresql_store(postgresql):
     """Makes new stores, each in a schema of its own, dropped after the test."""
     with ExitStack() as stack:
 
@@ -88,7 +88,7 @@ def schema_in(server: str) -> Iterator[str]:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def any_database(request: pytest.FixtureRequest, database: Path) -> str:
+def any_database(request, database):
     """The path or URL of an empty database of each kind in turn."""
     if request.param == "sqlite":
         return str(database)
@@ -97,14 +97,14 @@ def any_database(request: pytest.FixtureRequest, database: Path) -> str:
 
 
 @pytest.fixture(params=["make_sql_store", "make_postgresql_store"])
-def make_any_sql_store(request: pytest.FixtureRequest) -> Callable[[], SqlStore]:
+def make_any_sql_store(request):
     """Makes new stores of each kind of database in turn."""
     make: Callable[[], SqlStore] = request.getfixturevalue(request.param)
     return make
 
 
 @pytest.fixture(params=["memory", "make_sql_store", "make_postgresql_store"])
-def make_store(request: pytest.FixtureRequest) -> MakeStore:
+def make_store(request):
     """Makes new stores of each kind in turn."""
     if request.param == "memory":
         return InMemoryStore
@@ -130,7 +130,7 @@ def locked_by_another_process(database: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def public_folder() -> Iterator[Path]:
+def public_folder():
     """A folder that another user may enter."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

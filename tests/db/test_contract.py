@@ -41,7 +41,7 @@ STORES = {
 
 class TestStores(FactStoreContract, TrialsContract, PlansContract):
     @pytest.fixture(params=[*STORES, "make_sql_store", "make_postgresql_store"])
-    def make_store(self, request: pytest.FixtureRequest) -> MakeStore:
+    def make_store(self, request):
         if request.param in STORES:
             return STORES[request.param]
         make: MakeStore = request.getfixturevalue(request.param)

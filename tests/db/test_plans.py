@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from sqlalchemy import event
 
 from feinsum.canonical import WorkloadKey
@@ -43,7 +41,7 @@ def plan_of(store: SqlStore, explain: str, look_up: dict[str, str]) -> str:
     return "\n".join(" ".join(map(str, row)) for row in rows)
 
 
-def test_sqlite_uses_the_index(make_sql_store: Callable[[], SqlStore]) -> None:
+def test_sqlite_uses_the_index(make_sql_store):
     """EXPLAIN QUERY PLAN: a search in the index, no scan of the table."""
     store = make_sql_store()
     fill(store)
@@ -53,9 +51,7 @@ def test_sqlite_uses_the_index(make_sql_store: Callable[[], SqlStore]) -> None:
         assert "SCAN" not in plan
 
 
-def test_postgresql_uses_the_index(
-    make_postgresql_store: Callable[[], SqlStore],
-) -> None:
+def test_postgresql_uses_the_index(make_postgresql_store):
     """EXPLAIN: an index scan of the records; after ANALYZE and before it."""
     store = make_postgresql_store()
     fill(store)
@@ -68,9 +64,7 @@ def test_postgresql_uses_the_index(
             connection.exec_driver_sql("ANALYZE records")
 
 
-def test_limits_are_found_by_their_index(
-    make_sql_store: Callable[[], SqlStore],
-) -> None:
+def test_limits_are_found_by_their_index(make_sql_store):
     """Those of a device are not searched among all."""
     store = make_sql_store()
     store.add(make_peaks())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -66,7 +65,7 @@ def documents(store: SqlStore) -> tuple[Any, ...]:
 
 
 @pytest.fixture
-def make(make_any_sql_store: Callable[[], SqlStore]) -> Callable[..., SqlStore]:
+def make(make_any_sql_store):
     """Makes stores with documents."""
 
     def make(*given: Any) -> SqlStore:
@@ -89,9 +88,7 @@ keys = st.sampled_from([WorkloadKey(f"{v}-0123") for v in (OLDER, PRESENT, NEWER
 
 @strategies.counts(20, 5000)
 @given(record=records, first=keys, second=keys)
-def test_the_way_does_not_matter(
-    record: TuningRecord, first: WorkloadKey, second: WorkloadKey
-) -> None:
+def test_the_way_does_not_matter(record, first, second):
     """By way of another key a record becomes what it becomes at once; back under its
     own key it is itself.
     """
@@ -102,7 +99,7 @@ def test_the_way_does_not_matter(
     assert rekey_record(rekey_record(record, first), record.workload).id == record.id
 
 
-def test_the_fact_stays_as_it_is() -> None:
+def test_the_fact_stays_as_it_is():
     """The key is new and the provenance names the origin; all else is unchanged."""
     old = replace(respelled(fact(EINSUMS[0])), provenance={"host": "here"})
     new = rekey_record(old, WorkloadKey(f"{NEWER}-0123"))
@@ -110,9 +107,7 @@ def test_the_fact_stays_as_it_is() -> None:
     assert replace(new, workload=old.workload, provenance=old.provenance) == old
 
 
-def test_older_documents_are_found_under_the_key_of_today(
-    make: Callable[..., SqlStore],
-) -> None:
+def test_older_documents_are_found_under_the_key_of_today(make):
     """Facts and trials, with their own texts; what was there stays, to the byte; the
     second time nothing is added.
     """
@@ -143,7 +138,7 @@ def key_of(record: TuningRecord) -> WorkloadKey:
     return canonicalize(from_text(record.workload_text)).key
 
 
-def test_rekeying_commutes_with_merging(make: Callable[..., SqlStore]) -> None:
+def test_rekeying_commutes_with_merging(make):
     """Rekeyed and then merged is merged and then rekeyed, whoever does it."""
     a = make(*older_facts()[:4], fact(EINSUMS[0], 3))
     b = make(*older_facts()[2:])
@@ -156,7 +151,7 @@ def test_rekeying_commutes_with_merging(make: Callable[..., SqlStore]) -> None:
     assert content(a) == content(both)
 
 
-def test_versions_between_make_no_chain(make_sql_store: Callable[[], SqlStore]) -> None:
+def test_versions_between_make_no_chain(make_sql_store):
     """A fact that came by way of several versions is one fact of today.
 
     Its provenance names the record that was measured, whichever of the older
@@ -182,9 +177,7 @@ def ring(n: int) -> str:
     return to_text(batched_einsum("i,i->i", rows))
 
 
-def test_what_has_no_key_is_reported_and_left(
-    make_sql_store: Callable[[], SqlStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_no_key_is_reported_and_left(make_sql_store, monkeypatch):
     """With the reason, once for all facts and trials of a text; others are rekeyed."""
     monkeypatch.setattr("feinsum.canonical.labelling.MAX_VERTICES", 60)
     key = WorkloadKey(f"{OLDER}-unreadable")
@@ -201,9 +194,7 @@ def test_what_has_no_key_is_reported_and_left(
         assert len(store) == 1 + 2 * len(older_facts())
 
 
-def test_what_was_added_before_an_interruption_stays(
-    make_sql_store: Callable[[], SqlStore],
-) -> None:
+def test_what_was_added_before_an_interruption_stays(make_sql_store):
     """The next call adds the rest, and the end is the same."""
 
     def interrupt(_n: int) -> None:

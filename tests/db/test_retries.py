@@ -36,30 +36,26 @@ class Server:
 
 
 @pytest.fixture
-def database() -> SqlDatabase:
+def database():
     """One to which no connection is made."""
     url = make_url("sqlite://")
     return SqlDatabase(create_engine(url), Location(url, None, False, 1.0))
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr("feinsum.db.sql.engine.time", clock)
     return clock
 
 
-def test_a_call_waits_for_a_server_that_comes_back(
-    clock: Clock, database: SqlDatabase
-) -> None:
+def test_a_call_waits_for_a_server_that_comes_back(clock, database):
     """A server that is back within the time limit costs a delay and no error."""
     server = Server(clock, MAX_WAIT_S - 1)
     assert database.retry(server.call) == "an answer"
 
 
-def test_without_a_time_limit_nothing_is_retried(
-    clock: Clock, database: SqlDatabase
-) -> None:
+def test_without_a_time_limit_nothing_is_retried(clock, database):
     """A client that waits 0 s calls once."""
     server = Server(clock, 0.01)
     database.max_wait_s = 0.0
@@ -68,9 +64,7 @@ def test_without_a_time_limit_nothing_is_retried(
     assert server.n_calls == 1
 
 
-def test_calls_fail_at_once_until_the_server_is_back(
-    clock: Clock, database: SqlDatabase
-) -> None:
+def test_calls_fail_at_once_until_the_server_is_back(clock, database):
     """After one call waited in vain, the next ones fail at once, until one succeeds."""
     server = Server(clock, 2 * MAX_WAIT_S)
     with pytest.raises(LostConnectionError):

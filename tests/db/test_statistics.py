@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db import SqlStore
 from feinsum.db.sql.statistics import DriverCount, TransformCount, WorkloadCount
 from feinsum.records import Retraction
 from tests.db.factories import (
@@ -20,10 +18,7 @@ from tests.db.factories import (
 )
 
 
-def test_facts_are_counted(
-    make_sql_store: Callable[[], SqlStore],
-    make_postgresql_store: Callable[[], SqlStore],
-) -> None:
+def test_facts_are_counted(make_sql_store, make_postgresql_store):
     """By device and driver, and by transform; those with most facts come first."""
     other = make_device(1, make_processor("zen5"))
     elsewhere = make_environment(other, "7.0")
@@ -57,9 +52,8 @@ def test_facts_are_counted(
 
 
 def test_workloads_are_counted_by_facts_and_trials(
-    make_sql_store: Callable[[], SqlStore],
-    make_postgresql_store: Callable[[], SqlStore],
-) -> None:
+    make_sql_store, make_postgresql_store
+):
     """Retracted facts are not counted; a workload may have trials alone."""
     other = WorkloadKey("another")
     for make in (make_sql_store, make_postgresql_store):

@@ -58,9 +58,7 @@ def _peak_bytes(pid: int) -> int:
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def database(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
+def database(request, tmp_path_factory):
     """Where an empty database is, on each kind in turn."""
     if request.param == "sqlite":
         yield str(tmp_path_factory.mktemp("hostile") / "facts.sqlite")
@@ -70,7 +68,7 @@ def database(
 
 
 @pytest.fixture(scope="module")
-def live(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+def live(database, tmp_path_factory):
     """A service that runs with its defaults, but for the rate and the freshness."""
     folder = tmp_path_factory.mktemp("logs")
     settings = {"rate_per_s": 0, "freshness_s": 0, "body_s": 2}
