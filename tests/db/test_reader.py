@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 from sqlalchemy import QueuePool, text
 
-from feinsum.db.server import Reader, open_serving_store
-from feinsum.db.server.reader import CHUNK
+from feinsum.db.server.reader import CHUNK, Reader
+from feinsum.db.server.serving import open_serving_store
 from feinsum.db.sql.engine import SET_UP
 from feinsum.errors import StoreError, StoreUnavailableError
 from feinsum.records import to_json

@@ -12,7 +12,7 @@ from feinsum.db import LayeredStore, SqlStore
 from feinsum.db.exchange.files import read_file, write_file
 from feinsum.db.exchange.garbage import GarbagePlan, collect_garbage, find_garbage
 from feinsum.db.exchange.merging import import_entries, list_documents, merge
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from feinsum.errors import InvalidRecordError, InvalidRequestError, RecordNotFoundError
 from feinsum.records import InMemoryStore, LookUp, Retraction, RetractionQuery
 from tests.db.factories import (

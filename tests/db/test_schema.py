@@ -11,7 +11,7 @@ from sqlalchemy import Connection, inspect
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db import SqlStore, looked_up_store, open_store
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from feinsum.db.sql.schema import CONVERSIONS, VERSION_TABLE, VERSIONS, upgrade
 from feinsum.db.sql.store import migrate
 from feinsum.errors import (

@@ -6,7 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.server import DemandLimits, DemandRequest, open_serving_store
+from feinsum.db.server.demand import DemandLimits, DemandRequest
+from feinsum.db.server.serving import open_serving_store
 from feinsum.db.sql.statistics import DriverCount, TransformCount, WorkloadCount
 from feinsum.records import Demand, Miss, Retraction
 from tests.db.factories import (

@@ -10,8 +10,8 @@ from feinsum.db import LayeredStore, open_store
 from feinsum.db.exchange.garbage import find_garbage
 from feinsum.db.exchange.merging import back_up_store, list_documents
 from feinsum.db.exchange.rekeying import rekey
-from feinsum.db.server import Receipt, ServingStore, open_serving_store
-from feinsum.db.sql.trust import OWNER
+from feinsum.db.server.serving import ServingStore, open_serving_store
+from feinsum.db.sql.trust import OWNER, Receipt
 from feinsum.records import InMemoryStore, RetractionQuery
 from tests.db.factories import make_peaks, make_plan_record, make_record
 from tests.db.test_rekeying import older_facts

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from tests.db.conftest import make_postgresql_store
 from tests.hostile.live import schema_in
 from tests.hostile.world import HONEST, NAMES, Attacker, World, new_keys

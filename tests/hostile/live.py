@@ -11,7 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from feinsum.db.server import Scope, ServingStore, open_serving_store
+from feinsum.db.server.api_keys import Scope
+from feinsum.db.server.serving import ServingStore, open_serving_store
 from feinsum.service import make_key
 from tests.db.conftest import schema_in
 from tests.service.running import Answer, Server, running

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.anonymous import DESCRIPTION, asked, fill, probes
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from feinsum.service.app import ROUTERS
 from tests.hostile.live import Live
 from tests.service.running import running

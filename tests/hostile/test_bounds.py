@@ -18,7 +18,7 @@ from feinsum.db import open_store
 from feinsum.db.exchange.merging import back_up_store
 from feinsum.db.remote import client
 from feinsum.db.remote.store import HttpStore
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from feinsum.errors import ServiceError
 from feinsum.records import to_json
 from feinsum.service import Settings, create_app

@@ -12,7 +12,7 @@ from feinsum.db import HttpStore, SqlStore, open_store
 from feinsum.db.exchange.merging import merge
 from feinsum.db.remote.client import Client
 from feinsum.db.remote.layer import open_remote
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from feinsum.errors import NotAuthenticatedError, NotPermittedError, RecordNotFoundError
 from feinsum.memory import use_fresh_memory
 from feinsum.records import LookUp, Retraction, RetractionQuery, TuningRecord, to_json

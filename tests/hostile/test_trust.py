@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from feinsum.records import TransformSpec
 from feinsum.service.answers import MAX_ALIKE
 from tests.hostile.world import HONEST, Served, faster

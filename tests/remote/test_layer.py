@@ -14,7 +14,7 @@ from feinsum.db import HttpStore, list_layer_states, open_store, opened_store
 from feinsum.db.address import get_remote_url
 from feinsum.db.remote import answers, layer
 from feinsum.db.remote.layer import open_remote
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records import LookUp, MatchLevel, find_best_match, to_json
 from feinsum.service.routes import best

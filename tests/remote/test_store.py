@@ -9,7 +9,7 @@ import pytest
 from feinsum.db import HttpStore, open_store, opened_documents
 from feinsum.db.address import parse_key_id
 from feinsum.db.exchange.merging import merge
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from feinsum.errors import (
     InvalidRecordError,
     NoSuchRouteError,

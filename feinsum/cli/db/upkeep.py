@@ -45,7 +45,7 @@ def init(database: Database = None, as_json: AsJson = False) -> None:
     Only its owner can read a new file. Commands that record facts create the user's
     own database if it is missing.
     """
-    from feinsum.db.server import open_serving_store
+    from feinsum.db.server.serving import open_serving_store
 
     with open_serving_store(database) as store:
         location = str(store.location)
