@@ -22,7 +22,12 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event
-from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
+from sqlalchemy.exc import (
+    DBAPIError,
+    DisconnectionError,
+    OperationalError,
+    SQLAlchemyError,
+)
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from feinsum.db.address import Location
@@ -232,12 +237,10 @@ def _is_lost(location: Location, error: Exception) -> bool:
     A socket that fails has no code; errors other than operational ones are about a
     statement.
     """
-    if location.path is not None or not isinstance(error, DBAPIError):
+    if location.path is not None or not isinstance(error, OperationalError):
         return False
-    cause = error.orig
-    kinds = {kind.__name__ for kind in type(cause).__mro__}
-    state = getattr(cause, "sqlstate", None) or "08"
-    return "OperationalError" in kinds and state.startswith(LOST_CODES)
+    state: str = getattr(error.orig, "sqlstate", None) or "08"
+    return state.startswith(LOST_CODES)
 
 
 def read_only(location: Location) -> StoreUnavailableError:
