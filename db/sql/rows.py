@@ -148,6 +148,7 @@ def make_rows(document: Document, serialized: Serialized | None = None) -> list[
 def make_columns(table: type[Base], document: object) -> dict[str, Any]:
     """Return the columns of a table that are derived from a document."""
     columns = {name: read(document) for name, read in table.sources.items()}
+    # in documents, times are texts
     times = {k: v for k, v in columns.items() if k.endswith("_at")}
     return columns | {name: parse_instant(time) for name, time in times.items()}
 
