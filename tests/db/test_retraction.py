@@ -170,8 +170,8 @@ def test_ids_may_be_begun(store):
     assert (found.n_facts, found.unknown) == (1, (elsewhere.id,))
     with pytest.raises(RecordNotFoundError, match="no id begins with"):
         store.retract(query(ids=(elsewhere.id[:12],)))
-    for bad in ("abc", "x" * 64, "%" * 12):
-        with pytest.raises(InvalidRequestError, match="is not the id of a fact"):
+    for bad in ("", "0" * 11, "0" * 65, "x" * 64, "0F" * 32, "%" * 12):
+        with pytest.raises(InvalidRequestError, match="12 to 64 hexadecimal digits"):
             query(ids=(bad,))
 
 
