@@ -25,6 +25,7 @@ from feinsum.records import (
     from_json,
     to_json,
 )
+from tests.db.factories import make_peaks, make_plan_record, make_trial
 from tests.strategies import CPU, HERE, PROCESSOR, counts, make_record, tuning_records
 
 RECORD = make_record()
@@ -39,6 +40,17 @@ def test_round_trip(record):
     assert again == record
     assert again.id == record.id
     assert to_json(again) == text
+
+
+@pytest.mark.parametrize(
+    "document",
+    [make_peaks(), make_plan_record(), make_trial(), RECORD, HERE, PROCESSOR],
+    ids=lambda document: type(document).__name__,
+)
+def test_documents_are_constant(document):
+    """All their parts: they are hashable, and one that is read has an equal hash."""
+    again = from_json(type(document), to_json(document))
+    assert (again, hash(again)) == (document, hash(document))
 
 
 def test_a_number_is_written_in_one_way():
