@@ -39,12 +39,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.experiments.machine import processor  # noqa: E402
 from benchmarks.service import databases, serving  # noqa: E402
 from feinsum.canonical import WorkloadKey  # noqa: E402
-from feinsum.db.server import (  # noqa: E402
-    DemandLimits,
-    DemandRequest,
-    ServingStore,
-    open_serving_store,
-)
+from feinsum.db.server.demand import DemandLimits, DemandRequest  # noqa: E402
+from feinsum.db.server.serving import ServingStore, open_serving_store  # noqa: E402
 from feinsum.distributed import plan  # noqa: E402
 from feinsum.ir import array, einsum  # noqa: E402
 from feinsum.records import (  # noqa: E402

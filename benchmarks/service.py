@@ -39,7 +39,7 @@ from rich.table import Table
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db import open_store
-from feinsum.db.remote import BUDGET_MS
+from feinsum.db.remote.layer import BUDGET_MS
 from feinsum.records import TransformSpec, TuningRecord
 from tests.service.examples import DEVICE, RECORD
 

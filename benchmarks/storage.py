@@ -21,8 +21,9 @@ from rich.table import Table
 from benchmarks.database import DEVICES, N_DEVICES, N_RECIPES, facts, fill, workload
 from benchmarks.service import databases
 from feinsum.db import SqlStore, open_store
-from feinsum.db.exchange import list_documents, write_file
-from feinsum.db.server import StoredFact
+from feinsum.db.exchange.files import write_file
+from feinsum.db.exchange.merging import list_documents
+from feinsum.db.server.reader import StoredFact
 from feinsum.records import to_json
 from feinsum.service.answers import DeviceQuery, make_answer
 

@@ -29,9 +29,9 @@ from feinsum.db.opened import (
     opened_store,
     process_facts,
 )
-from feinsum.db.remote import HttpStore
+from feinsum.db.remote.store import HttpStore
 from feinsum.db.shipped import ShippedStore, get_shipped_facts, write_facts
-from feinsum.db.sql import SqlStore, open_store
+from feinsum.db.sql.store import SqlStore, open_store
 from feinsum.options import get_default_location
 
 __all__ = [

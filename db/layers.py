@@ -39,7 +39,15 @@ D = TypeVar("D", bound=Document)
 
 
 class _Reported(set[str]):
-    """Problems of layers that were logged."""
+    """What was logged about layers."""
+
+
+def warn_once(name: str, message: str) -> None:
+    """Log a warning, once per process for each name."""
+    reported = get_remembered(_Reported)
+    if name not in reported:
+        reported.add(name)
+        logger.warning(message)
 
 
 class ReportedError(StoreUnavailableError):
@@ -111,11 +119,7 @@ class LayeredStore(Store):
             for key, records in united.items()
         }
 
-    def get(self, record_id: str) -> TuningRecord:
-        for retraction in self.retractions_of([record_id]):
-            raise RecordNotFoundError(
-                f"the record {record_id} was retracted by {retraction}"
-            )
+    def stored(self, record_id: str) -> TuningRecord:
         # The first layer that has it decides: documents with one id are equal.
         missing = None
         for k, layer in enumerate(self.layers):
@@ -168,10 +172,8 @@ class LayeredStore(Store):
     def _skip(self, k: int, error: StoreError) -> None:
         """Note why a layer did not answer; log each reason once per process."""
         self.problems[k] = error
-        reported = get_remembered(_Reported)
-        if str(error) not in reported and not isinstance(error, ReportedError):
-            reported.add(str(error))
-            logger.warning("skipping a layer of facts: %s", error)
+        if not isinstance(error, ReportedError):
+            warn_once(str(error), f"skipping a layer of facts: {error}")
 
     def _get_first_problem(self) -> StoreError:
         empty = StoreUnavailableError("no layer of facts was given")

@@ -33,7 +33,8 @@ from feinsum.db.address import (
     parse_address,
 )
 from feinsum.db.layers import LayeredStore
-from feinsum.db.remote import HttpStore, RemoteLayer, make_quick_layer, open_remote
+from feinsum.db.remote.layer import RemoteLayer, open_remote
+from feinsum.db.remote.store import HttpStore
 from feinsum.db.server.serving import open_serving_store
 from feinsum.db.shipped import get_shipped_facts
 from feinsum.db.sql.store import SqlStore, open_store
@@ -195,22 +196,24 @@ def looked_up_store(database: Database, *, must_exist: bool = False) -> Iterator
 
     Args:
         database: as for :func:`opened_store`.
-        must_exist: whether a missing database is an error, if ``database`` names it.
+        must_exist: whether a missing database is an error, if ``database`` names it;
+            the one that the variable names may be created by the first tuning.
+
+    Raises:
+        StoreUnavailableError: see :func:`open_store`.
     """
-    if must_exist:
-        _check_existence(database)
     if isinstance(database, str) and is_service(database):
         yield open_remote(database)
-        return
     # A store of a service waits 30 s: too long for a look-up of a build.
-    if isinstance(database, HttpStore):
-        yield make_quick_layer(database)
-        return
-    if not isinstance(database, Store | None) and _is_missing(locate(database)):
+    elif isinstance(database, HttpStore):
+        yield RemoteLayer(database.client.address, database.client.key)
+    elif not isinstance(database, Store | None) and _is_missing(locate(database)):
+        if must_exist:
+            raise make_missing_error(locate(database))
         yield MissingDatabase(database)
-        return
-    with opened_store(database, has_shipped=True) as store:
-        yield store
+    else:
+        with opened_store(database, has_shipped=True) as store:
+            yield store
 
 
 @contextmanager
@@ -308,22 +311,6 @@ def _open_user_facts() -> Store:
 def _is_missing(location: Location) -> bool:
     """Return whether a file does not exist; for a server, only connecting can tell."""
     return location.path is not None and not location.path.exists()
-
-
-def _check_existence(database: Database) -> None:
-    """Refuse a database that an argument names and that is missing.
-
-    The one that the variable names may be created by the first tuning.
-
-    Raises:
-        StoreUnavailableError: if it is a file that does not exist.
-    """
-    is_url = isinstance(database, str) and is_service(database)
-    if database is None or isinstance(database, Store) or is_url:
-        return
-    location = locate(database)
-    if _is_missing(location):
-        raise make_missing_error(location)
 
 
 def _try_to_open(name: str, may_create: bool) -> Store | StoreError:

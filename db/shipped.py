@@ -27,10 +27,9 @@ def get_shipped_facts() -> ShippedStore:
 
 def write_facts(records: Iterable[TuningRecord], path: Path) -> None:
     """Write records as text, in an order independent of theirs."""
-    lines = {record.id: to_json(record) for record in records}
     # by workload, so that a new fact changes one line of the file
-    ordered = sorted(lines.values(), key=lambda line: _parse_workload_key(line) + line)
-    path.write_text("".join(f"{line}\n" for line in ordered), "utf-8")
+    lines = sorted({(record.workload, to_json(record)) for record in records})
+    path.write_text("".join(f"{line}\n" for _, line in lines), "utf-8")
 
 
 class ShippedStore(Store):

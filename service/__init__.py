@@ -3,7 +3,7 @@
 if __name__ != "feinsum.service":
     raise ImportError("import it as feinsum.service; the folder is not a package")
 
-from feinsum.db.server import make_key
+from feinsum.db.server.api_keys import make_key
 from feinsum.service.app import create_app
 from feinsum.service.run import run
 from feinsum.service.settings import Settings, read_settings

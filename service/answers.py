@@ -27,7 +27,7 @@ from itertools import chain, islice, repeat, zip_longest
 from typing import Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from feinsum.canonical.form import KEY_DIGITS
-from feinsum.db.server import StoredFact, Summary
+from feinsum.db.server.reader import StoredFact, Summary
 from feinsum.errors import InvalidRequestError
 from feinsum.records import Device, Policy, TransformSpec, TuningRecord, rank
 from feinsum.records.plausibility import SHIPPED

@@ -25,7 +25,8 @@ from fastapi.openapi.utils import get_openapi
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Route
 
-from feinsum.db.server import DemandLimits, open_serving_store
+from feinsum.db.server.demand import DemandLimits
+from feinsum.db.server.serving import open_serving_store
 from feinsum.service.demand import MissCounter
 from feinsum.service.keys import KeyRing
 from feinsum.service.lookup import Lookup

@@ -14,7 +14,7 @@ from sys import getsizeof
 from starlette.concurrency import run_in_threadpool
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.server import DemandRequest
+from feinsum.db.server.demand import DemandRequest
 from feinsum.errors import StoreError
 from feinsum.records import Miss, is_text_of
 from feinsum.service.texts import has_secret, is_storable

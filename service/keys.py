@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 from typing import get_args
 
 from feinsum.db.address import parse_key_id
-from feinsum.db.server import ApiKey, Scope
-from feinsum.db.server.api_keys import digest_secret
+from feinsum.db.server.api_keys import ApiKey, Scope, digest_secret
 from feinsum.errors import NotAuthenticatedError, NotPermittedError
 
 CACHE_S = 2.0

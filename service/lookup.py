@@ -24,7 +24,7 @@ from typing import TypeAlias
 
 from cachetools import LRUCache
 
-from feinsum.db.server import Reader, Size
+from feinsum.db.server.reader import Reader, Size
 from feinsum.records import Device
 from feinsum.service.answers import (
     MAX_READ_BYTES,

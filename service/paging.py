@@ -17,13 +17,8 @@ from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 
 from fastapi import Query
 
-from feinsum.db.server import (
-    ListedDevice,
-    ListedFact,
-    ListedWorkload,
-    ServingStore,
-    is_cut,
-)
+from feinsum.db.server.pages import ListedDevice, ListedFact, ListedWorkload, is_cut
+from feinsum.db.server.serving import ServingStore
 from feinsum.errors import InvalidRecordError, InvalidRequestError
 from feinsum.records import Demand, Retraction
 from feinsum.records.document import parse_instant

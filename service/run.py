@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
 
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from feinsum.errors import InvalidRequestError
 from feinsum.service.app import create_app
 from feinsum.service.metrics import FOLDER_VARIABLE

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from feinsum.db.server import Scope
+from feinsum.db.server.api_keys import Scope
 from feinsum.errors import InvalidRequestError
 
 logger = logging.getLogger(__name__)

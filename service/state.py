@@ -10,7 +10,9 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, Request
 from starlette.concurrency import run_in_threadpool
 
-from feinsum.db.server import Receipt, Scope, ServingStore
+from feinsum.db.server.api_keys import Scope
+from feinsum.db.server.serving import ServingStore
+from feinsum.db.sql.trust import Receipt
 from feinsum.records import (
     DevicePeaks,
     PlanRecord,

@@ -19,14 +19,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, make_dataclass
 from functools import reduce
-from itertools import count, islice
+from itertools import count
 from operator import or_
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, TypeAlias
 
 from pydantic import Field, TypeAdapter
 
-from feinsum.db.sql.rows import TABLES, make_columns
+from feinsum.db.sql.rows import TABLES, make_columns, split_into_batches
 from feinsum.errors import (
     FeinsumError,
     InvalidRecordError,
@@ -37,8 +37,6 @@ from feinsum.extras import require_extra
 from feinsum.records import KINDS, Document, get_kind, parse_json, to_json
 from feinsum.records.document import STRICT, from_json, parse_instant
 from feinsum.records.kinds import parse_document, parse_foreign_document
-
-T = TypeVar("T")
 
 FORMAT_VERSION = 1
 
@@ -143,17 +141,6 @@ def read_file(path: Path) -> Iterator[Entry]:
             f"{path} cannot be read: {error}; give the path of a file that 'feinsum "
             "db export' wrote"
         ) from None
-
-
-def split_into_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield the items in lists of the given size; the last one may be shorter.
-
-    >>> list(split_into_batches("abcde", 2))
-    [['a', 'b'], ['c', 'd'], ['e']]
-    """
-    remaining = iter(items)
-    while batch := list(islice(remaining, size)):
-        yield batch
 
 
 # JSON Lines
@@ -328,10 +315,11 @@ def _parse_entry(number: int, kind: Any, document_id: Any, text: Any) -> Entry:
 
 
 def _make_row(document: Document) -> dict[str, Any]:
-    kind = KINDS[get_kind(document)]
-    columns = make_columns(document) if get_kind(document) in TABLES else {}
+    name = get_kind(document)
+    kind = KINDS[name]
+    columns = make_columns(TABLES[name], document) if name in TABLES else {}
     row = columns | {
-        "kind": get_kind(document),
+        "kind": name,
         "id": document.id,
         "document": to_json(document),
         "recorded_at": parse_instant(getattr(document, kind.time)),
@@ -342,7 +330,7 @@ def _make_row(document: Document) -> dict[str, Any]:
     if device := kind.device(document):
         names = ("platform", "microarchitecture")
         row |= {name: getattr(device, name) for name in names}
-        row |= {"device_id": device.id, "device_name": device.name}
+        row["device_name"] = device.name
     return row
 
 

@@ -106,9 +106,7 @@ def find_garbage(
 ) -> GarbagePlan:
     """Find the facts that no look-up can prefer; nothing is written.
 
-    Args:
-        workloads: the facts of each workload.
-        n_next: number of facts to keep after those tied for first place.
+    Of each group, ``n_next`` facts are kept after those tied for first place.
     """
     n_records, surplus = 0, list[Surplus]()
     origins: set[object] = set()
@@ -143,12 +141,8 @@ def collect_garbage(store: SqlStore, plan: GarbagePlan, folder: Path) -> Collect
     """Remove the facts in a plan from a database, after saving them twice.
 
     First a copy of the database is made, then the facts are written as JSON Lines,
-    which ``feinsum db import`` can restore; only then are they removed.
-
-    Args:
-        store: the database.
-        plan: the facts to remove.
-        folder: folder for the two files.
+    which ``feinsum db import`` can restore; only then are they removed. Both files are
+    in the folder.
 
     Raises:
         StoreUnavailableError: if the database or the folder cannot be written.

@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +72,7 @@ def write_t4(documents: Iterable[Document], folder: Path) -> Counter[str]:
 def make_t4_document(results: Iterable[TuningRecord | Trial]) -> dict[str, Any]:
     """Return the T4 document of the facts and trials of a workload in an environment.
 
-    Times are in milliseconds, as in Kernel Tuner.
-
-    Args:
-        results: at least one.
+    There is at least one. Times are in milliseconds, as in Kernel Tuner.
     """
     ordered = sorted(results, key=lambda result: (result.recorded_at, result.id))
     first = ordered[0]
@@ -110,43 +107,38 @@ def _make_file_name(workload: str) -> str:
 
 
 def _make_result(result: TuningRecord | Trial) -> dict[str, Any]:
-    spec = result.spec
-    invalidity = "correct"
-    if isinstance(result, Trial):
+    spec, invalidity = result.spec, "correct"
+    samples_s: tuple[float, ...] = ()
+    measurements: list[tuple[str, Any, str]] = []
+    if isinstance(result, TuningRecord):
+        measured = result.measurement
+        samples_s = measured.samples_s
+        measurements = [
+            ("time", 1e3 * measured.median_s, "ms"),
+            ("speedup", measured.speedup, ""),
+            ("GFLOP/s", measured.giga_operations_per_s, ""),
+        ]
+    else:
         invalidity = INVALIDITY.get(result.status, "runtime")
+        if result.median_s is not None:
+            samples_s = (result.median_s,)
+            time_ms = 1e3 * result.median_s
+            measurements = [("time", time_ms, "ms"), ("ratio", result.ratio, "")]
     return {
         "timestamp": result.recorded_at,
         "configuration": {
-            **{name: _convert_tuple(value) for name, value in spec.parameters.items()},
+            **{
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in spec.parameters.items()
+            },
             TRANSFORM: f"{spec.name}@{spec.version}",
         },
-        "times": {"runtimes": [1e3 * sample for sample in _get_samples(result)]},
+        "times": {"runtimes": [1e3 * sample for sample in samples_s]},
         "invalidity": invalidity,
         "correctness": int(invalidity == "correct"),
         "measurements": [
             {"name": name, "value": value, "unit": unit}
-            for name, value, unit in _list_measurements(result)
+            for name, value, unit in measurements
         ],
         "objectives": ["time"],
     }
-
-
-def _convert_tuple(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _get_samples(result: TuningRecord | Trial) -> tuple[float, ...]:
-    if isinstance(result, TuningRecord):
-        return result.measurement.samples_s
-    return () if result.median_s is None else (result.median_s,)
-
-
-def _list_measurements(result: TuningRecord | Trial) -> Iterator[tuple[str, Any, str]]:
-    if isinstance(result, TuningRecord):
-        measured = result.measurement
-        yield "time", 1e3 * measured.median_s, "ms"
-        yield "speedup", measured.speedup, ""
-        yield "GFLOP/s", measured.giga_operations_per_s, ""
-    elif result.median_s is not None:
-        yield "time", 1e3 * result.median_s, "ms"
-        yield "ratio", result.ratio, ""

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
-from feinsum.db.exchange.files import Bad, Entry, split_into_batches, write_file
+from feinsum.db.exchange.files import Bad, Entry, write_file
+from feinsum.db.sql.rows import split_into_batches
 from feinsum.db.sql.schema import copy_database
 from feinsum.db.sql.store import SqlStore
 from feinsum.errors import InvalidRecordError, StoreUnavailableError
@@ -231,12 +232,8 @@ def back_up_store(store: SqlStore, path: Path) -> Path:
     written as JSON Lines, trials included: all documents present at the start, and
     perhaps some that arrived during the copy.
 
-    Args:
-        store: the database to copy.
-        path: path of the copy; for a server, ``.jsonl`` is appended if missing.
-
     Returns:
-        The path of the copy.
+        The path of the copy; for a server, ``.jsonl`` is appended if missing.
 
     Raises:
         StoreUnavailableError: if the file exists or cannot be written.

@@ -73,11 +73,7 @@ def rekey(store: SqlStore, on_step: Callable[[int], None] = lambda _n: None) -> 
     """Add again, under current keys, what a store has under outdated keys.
 
     Each document is added separately: what was added before an interruption stays, and
-    the next call adds the rest.
-
-    Args:
-        store: the database, opened for writing.
-        on_step: called after each workload, with 1.
+    the next call adds the rest. ``on_step`` is called with 1 after each workload.
 
     Raises:
         StoreUnavailableError: if the store cannot be written.

@@ -192,12 +192,7 @@ class Client:
     def iterate_pages(
         self, path: str, name: str, query: Mapping[str, str | int]
     ) -> Iterator[Any]:
-        """Yield the entries of a list, page by page.
-
-        Args:
-            path: path of the route.
-            name: name of the list in a page.
-            query: parameters of every request.
+        """Yield the entries of a list, which has that name in each page.
 
         Raises:
             ServiceError: for an answer that is not a page, or does not advance; after

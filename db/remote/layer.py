@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -21,9 +20,16 @@ from dataclasses import dataclass, replace
 
 from feinsum.canonical import FORM_VERSION, WorkloadKey
 from feinsum.db.address import Address, get_remote_url, get_service_key, parse_address
-from feinsum.db.layers import ReportedError
-from feinsum.db.remote.best import BestAnswer, list_valid_documents, request_best
-from feinsum.db.remote.cache import PAUSE_S, AnswerCache, Breaker
+from feinsum.db.layers import ReportedError, warn_once
+from feinsum.db.remote.answers import (
+    PAUSE_S,
+    Answer,
+    AnswerCache,
+    Breaker,
+    is_fresh,
+    list_valid_documents,
+    request_best,
+)
 from feinsum.db.remote.client import Client, ExchangeLimits, HttpRequest, Reply
 from feinsum.db.remote.store import HttpStore
 from feinsum.errors import (
@@ -32,7 +38,6 @@ from feinsum.errors import (
     RecordNotFoundError,
     StoreUnavailableError,
 )
-from feinsum.memory import get_remembered
 from feinsum.records import (
     Candidates,
     DevicePeaks,
@@ -42,8 +47,6 @@ from feinsum.records import (
     LookUp,
     TuningRecord,
 )
-
-logger = logging.getLogger(__name__)
 
 BUDGET_VARIABLE = "FEINSUM_REMOTE_BUDGET_MS"
 """Environment variable: milliseconds for all requests of one look-up."""
@@ -57,10 +60,6 @@ MAX_BYTES = 16 * 2**20
 
 MAX_PLANS = 100
 """Plans requested at once; the store of the service gives all of them."""
-
-
-class _Reported(set[str]):
-    """The services whose failures were logged."""
 
 
 class _OpenError(StoreUnavailableError):
@@ -115,7 +114,9 @@ class RemoteLayer(HttpStore):
 
     Args:
         key: key to send with every request; None for none.
-        budget_s: time budget for all requests of this layer.
+
+    Raises:
+        StoreUnavailableError: if ``FEINSUM_REMOTE_BUDGET_MS`` is invalid.
 
     Attributes:
         note: remark on the answers; empty if they arrived as usual.
@@ -124,8 +125,8 @@ class RemoteLayer(HttpStore):
 
     client: BudgetedClient
 
-    def __init__(self, address: Address, key: str | None, budget_s: float) -> None:
-        super().__init__(BudgetedClient(address, key, budget_s))
+    def __init__(self, address: Address, key: str | None) -> None:
+        super().__init__(BudgetedClient(address, key, _get_budget_s()))
         self.note = ""
         self.is_cut_off = False
 
@@ -141,15 +142,14 @@ class RemoteLayer(HttpStore):
         """
         cache, keys = AnswerCache(self.address, look_up), look_up.workloads
         answers = {key: cached for key in keys if (cached := cache.read(key))}
-        fresh = {key for key, cached in answers.items() if cached.is_fresh}
+        fresh = {key for key, cached in answers.items() if is_fresh(cached)}
         stale = {key: text for key, text in keys.items() if key not in fresh}
         if stale:
             request = replace(look_up, workloads=stale)
-            # if an answer has not changed, the service sends 304 without a body
-            etags = {key: cached.etag for key, cached in answers.items()}
             try:
-                fetched = request_best(self.client, request, etags, self._warn_once)
-                answers |= cache.store(self._yield_in_time(fetched), answers)
+                # if an answer has not changed, the service sends 304 without a body
+                fetched = request_best(self.client, request, answers, self._warn_once)
+                answers |= cache.store(self._yield_in_time(fetched))
                 self.client.breaker.reset()
             except FeinsumError as error:
                 failure = self._record_failure(error)
@@ -202,8 +202,8 @@ class RemoteLayer(HttpStore):
         return list_valid_documents("plan", entries, workload)
 
     def _yield_in_time(
-        self, answers: Iterator[tuple[WorkloadKey, BestAnswer]]
-    ) -> Iterator[tuple[WorkloadKey, BestAnswer]]:
+        self, answers: Iterator[tuple[WorkloadKey, Answer]]
+    ) -> Iterator[tuple[WorkloadKey, Answer]]:
         """Yield the answers that arrive in time.
 
         A part that is too large may exhaust the budget, which is no failure.
@@ -217,7 +217,7 @@ class RemoteLayer(HttpStore):
     def _warn_once(self, reason: str) -> None:
         """Note that an answer was too large, which does not trip the breaker."""
         self.note, self.is_cut_off = reason, True
-        self._log_once("too large", "%s; using its answers so far", reason)
+        warn_once(f"{self.address} too large", f"{reason}; using its answers so far")
 
     @contextmanager
     def _handle_failures(self) -> Iterator[None]:
@@ -238,15 +238,9 @@ class RemoteLayer(HttpStore):
         if not (isinstance(error, _OpenError) or is_spent):
             self.client.breaker.open(reason)
         self.note = reason
-        words = "%s; not queried for %g s, earlier answers are used instead"
-        self._log_once("failed", words, reason, PAUSE_S)
+        remedy = f"not queried for {PAUSE_S:g} s, earlier answers are used instead"
+        warn_once(f"{self.address} failed", f"{reason}; {remedy}")
         return ReportedError(reason)
-
-    def _log_once(self, problem: str, words: str, *values: object) -> None:
-        reported = get_remembered(_Reported)
-        if (entry := f"{self.address} {problem}") not in reported:
-            reported.add(entry)
-            logger.warning(words, *values)
 
 
 def open_remote(url: str | None = None) -> RemoteLayer:
@@ -257,16 +251,7 @@ def open_remote(url: str | None = None) -> RemoteLayer:
             sent, or if ``FEINSUM_REMOTE_BUDGET_MS`` is invalid.
     """
     address = parse_address(get_remote_url() if url is None else url)
-    return RemoteLayer(address, get_service_key(address), _get_budget_s())
-
-
-def make_quick_layer(store: HttpStore) -> RemoteLayer:
-    """Return the service of a store, for one look-up that must not be delayed.
-
-    Raises:
-        StoreUnavailableError: if ``FEINSUM_REMOTE_BUDGET_MS`` is invalid.
-    """
-    return RemoteLayer(store.client.address, store.client.key, _get_budget_s())
+    return RemoteLayer(address, get_service_key(address))
 
 
 def _get_budget_s() -> float:

@@ -6,16 +6,16 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Self, TypeVar, cast
 
-from feinsum.db.exchange.files import split_into_batches
-from feinsum.db.remote.best import (
+from feinsum.db.remote.answers import (
     MAX_TEXT_LENGTH,
+    forget_answers,
     list_valid_documents,
     parse_entry,
     request_best,
 )
-from feinsum.db.remote.cache import forget_answers
 from feinsum.db.remote.client import Client
 from feinsum.db.sql.retracting import Retracted
+from feinsum.db.sql.rows import split_into_batches
 from feinsum.errors import (
     InvalidRecordError,
     NoSuchRouteError,
@@ -169,13 +169,8 @@ class HttpStore(Store):
     ) -> Retracted:
         """Retract facts; the key needs the scope ``admin``.
 
-        Cached answers of this user's look-ups are cleared.
-
-        Args:
-            query: which facts to retract.
-            reason: stated for the users of these facts.
-            retracted_by: not sent; the service uses the name of the key.
-            is_dry_run: whether to report the matches without retracting them.
+        Cached answers of this user's look-ups are cleared. ``retracted_by`` is not
+        sent: the service uses the name of the key.
         """
         body = {**vars(query), "reason": reason, "is_dry_run": is_dry_run}
         reply = self.client.post("/v1/facts:retract", json.dumps(body))

@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.sql.rows import INSERTS, RETRACTED, complete
+from feinsum.db.sql.rows import INSERTS, RETRACTED, complete, split_into_batches
 from feinsum.db.sql.tables import DemandCallerRow, DemandRow, DeviceRow, RecordRow
 from feinsum.records import Demand, Miss
 
@@ -76,11 +76,7 @@ def add_misses(
 ) -> None:
     """Add to the counts of demands, and drop those that expired or exceed the limits.
 
-    Args:
-        connection: connection in an open transaction.
-        counts: new misses of each demand.
-        texts: canonical texts of the workloads, if known.
-        limits: when demands expire, and how many are kept.
+    The texts are canonical, of those workloads for which they are known.
     """
     now = datetime.now(UTC)
     # Before new demands, so that old ones never use up the limit.
@@ -159,8 +155,8 @@ def _count_callers(connection: Connection, misses: list[Miss]) -> None:
         row.workload_key == DemandRow.workload_key, row.device == DemandRow.device
     )
     n_callers = select(func.count()).select_from(row).where(is_same).scalar_subquery()
-    for first in range(0, len(misses), CHUNK):
-        among = [miss.workload for miss in misses[first : first + CHUNK]]
+    for part in split_into_batches(misses, CHUNK):
+        among = [miss.workload for miss in part]
         # demands from before callers were stored have none, and keep their count
         statement = update(DemandRow).where(
             DemandRow.workload_key.in_(among), exists().where(is_same)
@@ -191,8 +187,7 @@ def _drop_surplus(connection: Connection, limit: int) -> None:
         row.workload_text.is_not(None), row.n_callers, row.last_seen, row.workload_key
     )
     surplus = connection.execute(least_wanted.limit(n_demands - limit)).all()
-    for first in range(0, len(surplus), CHUNK):
-        part = [tuple(demand) for demand in surplus[first : first + CHUNK]]
+    for part in split_into_batches(map(tuple, surplus), CHUNK):
         _delete(connection, tuple_(row.workload_key, row.device).in_(part))
 
 
@@ -226,13 +221,7 @@ def open_demands(
     after: tuple[int, int, str, str] | None = None,
     limit: int = 100,
 ) -> tuple[Demand, ...]:
-    """Return demands without a recorded fact, most wanted first.
-
-    Args:
-        connection: connection to the database.
-        after: position of the last demand seen.
-        limit: maximum number of demands.
-    """
+    """Return demands without a recorded fact, most wanted first, after a position."""
     row = DemandRow
     statement = select(
         row.workload_key,
@@ -243,11 +232,13 @@ def open_demands(
         row.last_seen,
         row.n_callers,
     ).where(~_has_fact())
+    order = -row.n_callers, -row.count, row.workload_key, row.device
     if after is not None:
-        statement = statement.where(_select_following(*after))
-    statement = statement.order_by(
-        row.n_callers.desc(), row.count.desc(), row.workload_key, row.device
-    )
+        n_callers, count, workload, device = after
+        statement = statement.where(
+            tuple_(*order) > tuple_(-n_callers, -count, workload, device)
+        )
+    statement = statement.order_by(*order)
     demands: list[Demand] = []
     n_characters = 0
     rows: Iterable[Any] = connection.execute(statement.limit(limit))
@@ -272,19 +263,4 @@ def _has_fact() -> ColumnElement[bool]:
         DeviceRow.id == RecordRow.device_id,
         is_named,
         ~RETRACTED,
-    )
-
-
-def _select_following(
-    n_callers: int, count: int, workload: str, device: str
-) -> ColumnElement[bool]:
-    """Select demands after a position in the order of :func:`open_demands`."""
-    row = DemandRow
-    has_callers = row.n_callers == n_callers
-    has_count = and_(has_callers, row.count == count)
-    return or_(
-        row.n_callers < n_callers,
-        and_(has_callers, row.count < count),
-        and_(has_count, row.workload_key > workload),
-        and_(has_count, row.workload_key == workload, row.device > device),
     )

@@ -13,12 +13,12 @@ from typing import Any, Literal, TypeAlias, cast
 
 from sqlalchemy import ColumnElement, Connection, Select, exists, func, or_, select
 
-from feinsum.db.sql.retracting import count_retracted
+from feinsum.db.sql.retracting import count_records
 from feinsum.db.sql.rows import (
     DEVICE_COLUMNS,
     IS_TRUSTED,
     RETRACTED,
-    count_rows,
+    TABLES,
     parse_device_row,
     read_documents,
     select_documents,
@@ -35,7 +35,7 @@ from feinsum.db.sql.tables import (
     TrialRow,
     WorkloadRow,
 )
-from feinsum.records import Device, TuningRecord
+from feinsum.records import Device, DocumentKind, TuningRecord
 
 
 @dataclass(frozen=True)
@@ -147,17 +147,7 @@ N_CHARACTERS = (
     + func.length(func.coalesce(DeviceRow.processor, ""))
 )
 
-DEVICES = select(
-    DeviceRow.id,
-    N_CHARACTERS,
-    *(getattr(DeviceRow, name) for name in DEVICE_COLUMNS),
-)
-"""Columns of :class:`ListedDevice`, without the number of facts."""
-
 RECORD_LENGTHS = select(RecordRow.id, func.length(RecordRow.document))
-
-FactCounts: TypeAlias = Mapping[str, int]
-"""Number of facts by the id of a device; see :func:`count_by_device`."""
 
 
 def is_cut(lengths: Iterable[int]) -> bool:
@@ -172,13 +162,7 @@ def is_cut(lengths: Iterable[int]) -> bool:
 def select_fitting_ids(
     connection: Connection, entries: Select[str, int], limit: int
 ) -> list[str]:
-    """Select the ids of the entries of a page by their lengths alone.
-
-    Args:
-        connection: connection to the database.
-        entries: ids and lengths, in order.
-        limit: maximum number of entries of a page.
-    """
+    """Select the ids of the entries of a page, given ids and lengths in order."""
     ids: list[str] = []
     n_characters = 0
     # Rows arrive one by one, so the rest of a long page is never read.
@@ -212,13 +196,8 @@ def list_ordered_keys(
 ) -> list[str]:
     """List the keys of a page of workloads in a given order.
 
-    Args:
-        connection: connection to the database.
-        start: how many come before the page.
-        limit: maximum number of workloads of a page.
-        order: order of the list.
-        having: conditions on the facts of a workload.
-        notations: only workloads whose texts begin so; see :func:`find_notations`.
+    ``start`` is how many come before the page. With notations, only workloads whose
+    texts begin so are listed; see :func:`find_notations`.
 
     Complexity: reads the facts of all workloads that fit, though not their documents.
     """
@@ -247,13 +226,6 @@ def get_workloads(
     rows = connection.execute(statement.where(WorkloadRow.key.in_(keys)))
     workloads = {row[0]: ListedWorkload(*row) for row in rows if row[2]}
     return tuple(workloads[key] for key in keys if key in workloads)
-
-
-def find_workload(
-    connection: Connection, key: str, device_id: str = ""
-) -> ListedWorkload | None:
-    """Return the workload of a key, if it has a fact, on a device if one is given."""
-    return next(iter(get_workloads(connection, [key], device_id)), None)
 
 
 def find_notations(connection: Connection) -> frozenset[str]:
@@ -307,7 +279,7 @@ def _select_notation(connection: Connection) -> ColumnElement[str]:
 # Devices
 
 
-def count_by_device(connection: Connection) -> FactCounts:
+def count_by_device(connection: Connection) -> Mapping[str, int]:
     """Count the facts of every device that look-ups see.
 
     Complexity: reads all facts, though not their documents.
@@ -317,42 +289,35 @@ def count_by_device(connection: Connection) -> FactCounts:
     return {row[0]: row[1] for row in rows}
 
 
-def find_devices(
-    connection: Connection, text: str, limit: int, counts: FactCounts
-) -> tuple[ListedDevice, ...]:
-    """Return devices whose names or microarchitectures contain a text in any case."""
+def is_device_named(text: str) -> ColumnElement[bool]:
+    """Select devices whose names or microarchitectures contain a text in any case."""
     microarchitecture = func.coalesce(DeviceRow.microarchitecture, "")
     words = func.lower(DeviceRow.name + " " + microarchitecture)
-    is_named = words.contains(text.lower(), autoescape=True)
-    page = select(DeviceRow.id, N_CHARACTERS).where(is_named, IS_MEASURED)
-    among = select_fitting_ids(connection, page.order_by(DeviceRow.id), limit)
-    rows = DEVICES.where(DeviceRow.id.in_(among)).order_by(DeviceRow.name, DeviceRow.id)
-    return tuple(_make_device(row, counts) for row in connection.execute(rows))
+    return words.contains(text.lower(), autoescape=True)
 
 
-def list_device_page(
-    connection: Connection, after: str, limit: int, counts: FactCounts
+def list_devices(
+    connection: Connection,
+    condition: ColumnElement[bool],
+    limit: int,
+    counts: Mapping[str, int],
 ) -> tuple[ListedDevice, ...]:
-    """Return devices by id, after ``after``."""
-    page = select(DeviceRow.id, N_CHARACTERS).where(DeviceRow.id > after, IS_MEASURED)
+    """Return a page of the measured devices that meet a condition, ordered by id.
+
+    Their numbers of facts are those of :func:`count_by_device`.
+    """
+    page = select(DeviceRow.id, N_CHARACTERS).where(condition, IS_MEASURED)
     among = select_fitting_ids(connection, page.order_by(DeviceRow.id), limit)
-    rows = DEVICES.where(DeviceRow.id.in_(among)).order_by(DeviceRow.id)
-    return tuple(_make_device(row, counts) for row in connection.execute(rows))
-
-
-def find_device(
-    connection: Connection, device_id: str, counts: FactCounts
-) -> ListedDevice | None:
-    """Return the device with an id."""
-    statement = DEVICES.where(DeviceRow.id == device_id, IS_MEASURED)
-    row = connection.execute(statement).first()
-    return None if row is None else _make_device(row, counts)
-
-
-def _make_device(row: Any, counts: FactCounts) -> ListedDevice:
-    device_id, n_characters, *columns = row
-    n_facts = counts.get(device_id, 0)
-    return ListedDevice(device_id, parse_device_row(columns), n_facts, n_characters)
+    columns = (getattr(DeviceRow, name) for name in DEVICE_COLUMNS)
+    devices = select(DeviceRow.id, N_CHARACTERS, *columns).where(
+        DeviceRow.id.in_(among)
+    )
+    return tuple(
+        ListedDevice(id_, parse_device_row(columns), counts.get(id_, 0), n_characters)
+        for id_, n_characters, *columns in connection.execute(
+            devices.order_by(DeviceRow.id)
+        )
+    )
 
 
 def list_drivers(connection: Connection, device_id: str) -> tuple[DriverCount, ...]:
@@ -367,49 +332,29 @@ def list_drivers(connection: Connection, device_id: str) -> tuple[DriverCount, .
 # Facts and plans
 
 
-def list_fact_page(
+def list_documents(
     connection: Connection,
     after: str,
     limit: int,
     workload: str | None = None,
     device_id: str | None = None,
-) -> tuple[ListedFact, ...]:
-    """Return facts by id, after ``after``; those that look-ups see."""
-    page = RECORD_LENGTHS.where(RecordRow.id > after, ~RETRACTED)
-    if workload is not None:
-        page = page.where(RecordRow.workload_key == workload)
-    if device_id is not None:
-        page = page.where(RecordRow.device_id == device_id)
-    return _list_documents(connection, RecordRow, page, limit)
-
-
-def list_plan_page(
-    connection: Connection,
-    after: str,
-    limit: int,
-    workload: str | None = None,
     *,
+    kind: DocumentKind,
     only_trusted: bool = False,
 ) -> tuple[ListedFact, ...]:
-    """Return plans by id, after ``after``; those that look-ups see."""
-    page = select(PlanRow.id, func.length(PlanRow.document))
-    page = page.where(PlanRow.id > after, ~select_retracted(PlanRow))
-    if workload is not None:
-        page = page.where(PlanRow.workload_key == workload)
+    """Return facts of a kind that look-ups see, by id, after ``after``."""
+    table = TABLES[kind]
+    conditions = {"workload_key": workload, "device_id": device_id}
+    page = select(table.id, func.length(table.document))
+    page = page.where(table.id > after, ~select_retracted(table)).order_by(table.id)
+    for name, value in conditions.items():
+        if value is not None:
+            page = page.where(table.__table__.c[name] == value)
     if only_trusted:
-        page = page.where(select_trusted(PlanRow))
-    return _list_documents(connection, PlanRow, page, limit)
-
-
-def _list_documents(
-    connection: Connection,
-    table: type[RecordRow | PlanRow],
-    page: Select[str, int],
-    limit: int,
-) -> tuple[ListedFact, ...]:
-    ids = select_fitting_ids(connection, page.order_by(table.id), limit)
-    documents = select(table.id, table.document, select_trusted(table))
-    rows = connection.execute(documents.where(table.id.in_(ids)).order_by(table.id))
+        page = page.where(select_trusted(table))
+    among = table.id.in_(select_fitting_ids(connection, page, limit))
+    documents = select(table.id, table.document, select_trusted(table)).where(among)
+    rows = connection.execute(documents.order_by(table.id))
     return tuple(ListedFact(*row) for row in rows)
 
 
@@ -447,11 +392,10 @@ def _read_records(
 
 def count_contents(connection: Connection) -> Overview:
     """Count the contents."""
-    n_facts = count_rows(connection, RecordRow) - count_retracted(connection)
     workloads = select(func.count()).select_from(WorkloadRow).where(HAS_FACT)
     devices = select(func.count()).select_from(DeviceRow).where(IS_MEASURED)
     return Overview(
-        n_facts,
+        count_records(connection),
         connection.execute(workloads).scalar_one(),
         connection.execute(devices).scalar_one(),
     )

@@ -20,13 +20,13 @@ from typing import Any, NamedTuple, cast
 from sqlalchemy import Connection
 
 from feinsum.db.address import Location
-from feinsum.db.sql.engine import (
-    MAX_WAIT_S,
-    Transactions,
-    make_engine,
-    translate_errors,
+from feinsum.db.sql.engine import SqlDatabase, make_engine, translate_errors
+from feinsum.db.sql.rows import (
+    DEVICE_COLUMNS,
+    parse_device_row,
+    read_documents,
+    split_into_batches,
 )
-from feinsum.db.sql.rows import DEVICE_COLUMNS, parse_device_row, read_documents
 from feinsum.records import Device, TuningRecord
 
 GENERATION = {
@@ -158,7 +158,7 @@ class FactRow(NamedTuple):
     is_trusted: int
 
 
-class Reader:
+class Reader(SqlDatabase):
     """Reads of one database, from any thread; :meth:`close` ends all of them.
 
     Connections are those of a pool of SQLAlchemy: as many as there were concurrent
@@ -167,22 +167,21 @@ class Reader:
     """
 
     def __init__(self, location: Location) -> None:
-        engine = make_engine(location, is_reader=True)
-        self._transactions = Transactions(engine, location, MAX_WAIT_S)
-        self._dialect = engine.dialect.name
+        super().__init__(make_engine(location, is_reader=True), location)
+        self._dialect = self.engine.dialect.name
         self._lock = threading.Lock()
         self._watch: Connection | None = None
         self._n_watches = 0
 
     def generation(self) -> object:
         """Return a value that differs from all earlier ones after any commit."""
-        return self._transactions.retry.run(self._read_generation)
+        return self.retry(self._read_generation)
 
     def _read_generation(self) -> object:
         # One connection that stays open; two threads must not use it at once.
-        with self._lock, translate_errors(self._transactions.location):
+        with self._lock, translate_errors(self.location):
             if self._watch is None:
-                self._watch = self._transactions.connect()
+                self._watch = self.connect()
                 self._n_watches += 1
             try:
                 statement = GENERATION[self._dialect]
@@ -236,41 +235,31 @@ class Reader:
 
     def devices(self) -> dict[str, Device]:
         """Return every device by its id."""
-        return {
-            row[0]: parse_device_row(row[1:]) for row in self._read_rows(DEVICES, ())
-        }
+        return {row[0]: parse_device_row(row[1:]) for row in self._read_rows(DEVICES)}
 
     def close(self) -> None:
         """Close all connections; only when no thread reads any more."""
         if self._watch is not None:
             self._watch.close()
             self._watch = None
-        self._transactions.close()
+        super().close()
 
     def _read_rows_in_parts(
         self, statement: str, keys: Sequence[str]
     ) -> Iterator[Sequence[Any]]:
         """Yield the rows of some keys, a part of the keys at a time."""
-        distinct = list(dict.fromkeys(keys))
-        for start in range(0, len(distinct), CHUNK):
-            chunk = distinct[start : start + CHUNK]
+        for chunk in split_into_batches(dict.fromkeys(keys), CHUNK):
+            among = f"IN ({', '.join('?' * len(chunk))})"
+            values: tuple[Any, ...] = tuple(chunk)
             if self._dialect == "postgresql":
                 # an array: one prepared statement for any number of keys
-                yield from self._read_rows(statement.format(among="= ANY(%s)"), [chunk])
-            else:
-                marks = ", ".join("?" * len(chunk))
-                yield from self._read_rows(
-                    statement.format(among=f"IN ({marks})"), chunk
-                )
+                among, values = "= ANY(%s)", (chunk,)
+            yield from self._read_rows(statement.format(among=among), values)
 
     def _read_rows(
-        self, statement: str, values: Sequence[Any]
+        self, statement: str, values: tuple[Any, ...] = ()
     ) -> Sequence[Sequence[Any]]:
-        return self._transactions.read(
-            lambda connection: connection.exec_driver_sql(
-                statement, tuple(values)
-            ).all()
-        )
+        return self.read(lambda c: c.exec_driver_sql(statement, values).all())
 
 
 def _read_facts(rows: Iterable[Sequence[Any]]) -> Iterator[StoredFact]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import replace
+from functools import partial
 from threading import Lock
-from typing import Any, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from cachetools import LRUCache
-from sqlalchemy import Connection, Engine
+from sqlalchemy import ColumnElement, Connection, Engine
 
 from feinsum.db.address import Location, locate
 from feinsum.db.server import api_keys, demand, pages
@@ -46,6 +47,7 @@ from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records import PlanRecord, Serialized, TuningRecord
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 MIN_FREE_BYTES = 32 * 2**20
 """A disk with fewer free bytes counts as full."""
@@ -74,7 +76,7 @@ def open_serving_store(
         may_migrate=may_create,
         is_private=True,
     )
-    return ServingStore(prepare_engine(target), target)
+    return ServingStore(prepare_engine(target)[0], target)
 
 
 class CostlyResults:
@@ -95,12 +97,7 @@ class CostlyResults:
         self._results: LRUCache[Hashable, tuple[float, Any]] = LRUCache(MAX_RESULTS)
 
     def __call__(self, name: Hashable, read: Callable[[], T]) -> T:
-        """Return the result of ``read``, or a recent one.
-
-        Args:
-            name: equal for equal reads; results are small.
-            read: computes the result.
-        """
+        """Return the result of ``read``, or a recent one of a read of that name."""
         # The lock is held while reading: of many callers at once, one reads.
         with self._lock:
             until, result = self._results.get(name, (0.0, None))
@@ -157,11 +154,7 @@ class ServingStore(SqlStore):
     ) -> Receipt:
         """Store a fact that somebody sent, and who sent it, in one transaction.
 
-        Args:
-            fact: the fact.
-            recorder: name of the sender.
-            serialized: of a fact that was parsed from JSON, if it is known.
-            is_trusted: whether look-ups use the fact at once.
+        A fact that was parsed from JSON is not serialized again if its form is given.
         """
         rows = make_rows(fact, serialized)  # before the lock: it refuses bad documents
         return self.write(
@@ -196,10 +189,9 @@ class ServingStore(SqlStore):
     # Lists and totals; of those that read all facts, costly results are kept.
 
     page_of_workloads = reads(pages.list_workload_page)
-    page_of_facts = reads(pages.list_fact_page)
-    page_of_plans = reads(pages.list_plan_page)
+    page_of_facts = reads(partial(pages.list_documents, kind="record"))
+    page_of_plans = reads(partial(pages.list_documents, kind="plan"))
     fastest_facts = reads(pages.list_fastest_facts)
-    listed_workload = reads(pages.find_workload)
     notations = reads(pages.find_notations)
 
     def ordered_workloads(
@@ -211,53 +203,62 @@ class ServingStore(SqlStore):
         notations: Collection[str] | None = None,
     ) -> tuple[ListedWorkload, ...]:
         """Return a page of workloads; see :func:`pages.ordered_workloads`."""
-
-        def read() -> list[str]:
-            return self.read(
-                pages.list_ordered_keys, start, limit, order, having, notations
-            )
-
         # A text that anybody types has too many values to keep results by it.
         is_whole = notations is None and not (having.key or having.transform)
-        name = ("workloads", start, limit, order, having)
-        keys = self._results(name, read) if is_whole else read()
+        read = self._read_costly if is_whole else self.read
+        keys = read(pages.list_ordered_keys, start, limit, order, having, notations)
         return self.read(pages.get_workloads, keys, having.device)
+
+    def listed_workload(self, key: str, device_id: str = "") -> ListedWorkload | None:
+        """Return the workload of a key if it has a fact, or has one of a device."""
+        return next(iter(self.read(pages.get_workloads, [key], device_id)), None)
 
     def devices_named(self, text: str, limit: int) -> tuple[ListedDevice, ...]:
         """Return devices whose names contain a text, ignoring case."""
-        return self.read(pages.find_devices, text, limit, self._count_facts_by_device())
+        devices = self._list_devices(pages.is_device_named(text), limit)
+        return tuple(
+            sorted(devices, key=lambda listed: (listed.device.name, listed.id))
+        )
 
     def page_of_devices(self, after: str, limit: int) -> tuple[ListedDevice, ...]:
         """Return devices by id, after ``after``."""
-        return self.read(
-            pages.list_device_page, after, limit, self._count_facts_by_device()
-        )
+        return self._list_devices(DeviceRow.id > after, limit)
 
     def listed_device(self, device_id: str) -> ListedDevice | None:
         """Return the device with an id."""
-        return self.read(pages.find_device, device_id, self._count_facts_by_device())
+        return next(iter(self._list_devices(DeviceRow.id == device_id, 1)), None)
+
+    def _list_devices(
+        self, condition: ColumnElement[bool], limit: int
+    ) -> tuple[ListedDevice, ...]:
+        counts = self._read_costly(pages.count_by_device)
+        return self.read(pages.list_devices, condition, limit, counts)
 
     def drivers_of(self, device_id: str) -> tuple[DriverCount, ...]:
         """Return the drivers with which a device was measured, latest first."""
-        name = ("drivers", device_id)
-        return self._results(name, lambda: self.read(pages.list_drivers, device_id))
+        return self._read_costly(pages.list_drivers, device_id)
 
     def overview(self) -> Overview:
         """Count the contents."""
-        return self._results("overview", lambda: self.read(pages.count_contents))
+        return self._read_costly(pages.count_contents)
 
     def latest_facts(
         self, limit: int, device_id: str | None = None
     ) -> tuple[TuningRecord, ...]:
         """Return the facts that were recorded last, newest first."""
-        if device_id is not None:  # many devices, whose facts are read to be drawn
-            return self.read(pages.list_latest_facts, limit, device_id)
-        return self._results(
-            ("latest", limit), lambda: self.read(pages.list_latest_facts, limit)
-        )
+        # of a device they are read to be drawn, and there are many devices
+        read = self._read_costly if device_id is None else self.read
+        return read(pages.list_latest_facts, limit, device_id)
 
-    def _count_facts_by_device(self) -> Mapping[str, int]:
-        return self._results("devices", lambda: self.read(pages.count_by_device))
+    def _read_costly(
+        self,
+        query: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Read, or return a recent result if reading is costly."""
+        name = (query.__name__, *args)
+        return self._results(name, lambda: self.read(query, *args, **kwargs))
 
     # Demand and keys.
 
@@ -287,7 +288,7 @@ class ServingStore(SqlStore):
                 f"the disk of the database {path} has less than {MIN_FREE_BYTES} "
                 "bytes left; free some space"
             )
-        if self.transactions.has_failed:
+        if self.has_failed:
             self.write(_write_nothing)
 
 

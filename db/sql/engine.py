@@ -6,7 +6,7 @@ half-way because of another.
 
 No other module catches errors of database libraries. A PostgreSQL server that restarts
 drops all connections and is away for seconds; the service waits for it
-(:class:`RetryPolicy`), so that a restart is a delay, not an outage.
+(:meth:`SqlDatabase.retry`), so that a restart is a delay, not an outage.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event
-from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
+from sqlalchemy.exc import (
+    DBAPIError,
+    DisconnectionError,
+    OperationalError,
+    SQLAlchemyError,
+)
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from feinsum.db.address import Location
@@ -102,66 +107,21 @@ class LostConnectionError(StoreUnavailableError):
     """
 
 
-class RetryPolicy:
-    """Retries after a lost connection, until the server is back.
-
-    Once a server was away for the whole time, calls fail at once until one succeeds:
-    otherwise every thread of a service would wait for a server that is gone.
-
-    Args:
-        max_wait_s: how long one call waits; 0 for no retry.
-
-    >>> answers = iter([LostConnectionError("ended"), 7])
-    >>> def ask():
-    ...     answer = next(answers)
-    ...     if isinstance(answer, Exception):
-    ...         raise answer
-    ...     return answer
-    >>> RetryPolicy().run(ask)
-    7
-    """
-
-    def __init__(self, max_wait_s: float = MAX_WAIT_S) -> None:
-        self._max_wait_s = max_wait_s
-        self._is_away = False
-
-    def run(self, work: Callable[[], T]) -> T:
-        """Return the result of ``work``: a transaction that may run several times.
-
-        Raises:
-            LostConnectionError: if the server did not come back.
-        """
-        start_s, n_retries = time.monotonic(), 0
-        while True:
-            try:
-                result = work()
-            except LostConnectionError:
-                waited_s = time.monotonic() - start_s
-                if self._is_away or waited_s >= self._max_wait_s:
-                    self._is_away = True
-                    raise
-                time.sleep(PAUSES_S[min(n_retries, len(PAUSES_S) - 1)])
-                n_retries += 1
-            else:
-                self._is_away = False
-                return result
-
-
-class Transactions:
-    """Transactions on one database, on connections of SQLAlchemy's pool.
-
-    Args:
-        max_wait_s: how long a call waits for a server that dropped the connection.
+class SqlDatabase:
+    """A database whose reads and writes are transactions that may be repeated.
 
     Attributes:
         has_failed: whether the last change was not committed.
     """
 
-    def __init__(self, engine: Engine, location: Location, max_wait_s: float) -> None:
+    max_wait_s: float = MAX_WAIT_S
+    """How long a call waits for a server that dropped the connection; 0 for no retry.
+    """
+
+    def __init__(self, engine: Engine, location: Location) -> None:
         self.engine, self.location = engine, location
         self.has_failed = False
-        self.retry = RetryPolicy(max_wait_s)
-        self._is_closed = False
+        self._is_closed = self._is_away = False
 
     def read(
         self,
@@ -175,7 +135,7 @@ class Transactions:
             with translate_errors(self.location), self.connect() as connection:
                 return query(connection, *args, **kwargs)
 
-        return self.retry.run(run)
+        return self.retry(run)
 
     def write(
         self,
@@ -200,7 +160,32 @@ class Transactions:
             self.has_failed = False
             return result
 
-        return self.retry.run(run)
+        return self.retry(run)
+
+    def retry(self, work: Callable[[], T]) -> T:
+        """Return the result of a transaction, run again while a server is away.
+
+        Once a server was away for the whole time, calls fail at once until one
+        succeeds: otherwise every thread of a service would wait for a server that is
+        gone.
+
+        Raises:
+            LostConnectionError: if the server did not come back.
+        """
+        start_s, n_retries = time.monotonic(), 0
+        while True:
+            try:
+                result = work()
+            except LostConnectionError:
+                waited_s = time.monotonic() - start_s
+                if self._is_away or waited_s >= self.max_wait_s:
+                    self._is_away = True
+                    raise
+                time.sleep(PAUSES_S[min(n_retries, len(PAUSES_S) - 1)])
+                n_retries += 1
+            else:
+                self._is_away = False
+                return result
 
     def connect(self) -> Connection:
         """Return a connection of the pool.
@@ -212,7 +197,7 @@ class Transactions:
         return self.engine.connect()
 
     def close(self) -> None:
-        """Release all connections."""
+        """Release all connections; it cannot be used afterwards."""
         self._is_closed = True
         self.engine.dispose()
 
@@ -252,12 +237,10 @@ def _is_lost(location: Location, error: Exception) -> bool:
     A socket that fails has no code; errors other than operational ones are about a
     statement.
     """
-    if location.path is not None or not isinstance(error, DBAPIError):
+    if location.path is not None or not isinstance(error, OperationalError):
         return False
-    cause = error.orig
-    kinds = {kind.__name__ for kind in type(cause).__mro__}
-    state = getattr(cause, "sqlstate", None) or "08"
-    return "OperationalError" in kinds and state.startswith(LOST_CODES)
+    state: str = getattr(error.orig, "sqlstate", None) or "08"
+    return state.startswith(LOST_CODES)
 
 
 def read_only(location: Location) -> StoreUnavailableError:
@@ -278,9 +261,7 @@ def get_result_code(error: BaseException | None) -> str:
 def make_engine(location: Location, *, is_reader: bool = False) -> Engine:
     """Return an engine for a location, without opening it.
 
-    Args:
-        location: where the database is.
-        is_reader: whether its connections only read, each statement in no transaction.
+    The connections of a reader only read, each statement in no transaction.
 
     Raises:
         StoreUnavailableError: if the driver is not installed.

@@ -29,6 +29,7 @@ from feinsum.db.sql.rows import (
     FactTable,
     complete,
     complete_id,
+    count_rows,
     insert_missing,
     make_rows,
     read_documents,
@@ -197,8 +198,12 @@ def retract(
         query = replace(query, workload=whole_key)
     suspects: dict[FactTable, tuple[Any, ...]] = dict.fromkeys(FACT_TABLES, ())
     n_shared = 0
-    for table in _list_tables(query):
-        kind, columns = SUSPECTS[table]
+    for table, (kind, columns) in SUSPECTS.items():
+        # Plans have no transform, device limits neither a transform nor a workload.
+        if (query.transform is not None and table is not RecordRow) or (
+            query.workload is not None and table is DevicePeaksRow
+        ):
+            continue
         matching = columns.where(
             ~select_retracted(table), *_make_conditions(query, table)
         )
@@ -256,13 +261,7 @@ def list_latest_retractions(
     before: tuple[datetime, str] | None = None,
     limit: int = 100,
 ) -> tuple[Retraction, ...]:
-    """Return the latest retractions, newest first.
-
-    Args:
-        connection: connection to the database.
-        before: time and id of the last one seen.
-        limit: maximum number of retractions.
-    """
+    """Return the latest retractions, newest first, after a time and an id."""
     retracted_at, id_ = RetractionRow.retracted_at, RetractionRow.id
     statement = select_documents("retraction").order_by(retracted_at.desc(), id_)
     if before is not None:
@@ -278,21 +277,12 @@ def _read(connection: Connection, statement: Select[Any]) -> Iterator[Retraction
     return cast(Iterator[Retraction], read_documents("retraction", rows))
 
 
-def count_retracted(connection: Connection) -> int:
-    """Return the number of stored records that are retracted."""
+def count_records(connection: Connection) -> int:
+    """Return the number of stored records that are not retracted."""
     ids = select(RetractionRow.document_id)
     n = select(func.count()).select_from(RecordRow).where(RecordRow.id.in_(ids))
-    return connection.execute(n).scalar_one()
-
-
-def _list_tables(query: RetractionQuery) -> tuple[FactTable, ...]:
-    """List the tables whose facts may match a query.
-
-    Plans have no transform; device limits have neither a transform nor a workload.
-    """
-    if query.transform is not None:
-        return (RecordRow,)
-    return FACT_TABLES if query.workload is None else (RecordRow, PlanRow)
+    # few are retracted: they are found by their ids, and the others are not examined
+    return count_rows(connection, RecordRow) - connection.execute(n).scalar_one()
 
 
 def _make_conditions(

@@ -17,8 +17,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
+from itertools import islice
 from math import isfinite
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -55,14 +56,10 @@ from feinsum.records import (
     FACT_KINDS,
     KINDS,
     Device,
-    DevicePeaks,
     Document,
     DocumentKind,
-    PlanRecord,
     Processor,
-    Retraction,
     Serialized,
-    Trial,
     TuningRecord,
     from_json,
     get_kind,
@@ -74,6 +71,8 @@ from feinsum.records.document import digest_of, format_canonical, parse_instant
 from feinsum.records.kinds import DIGITS, parse_document
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 DEVICE_COLUMNS = (
     "platform", "name", "vendor", "kind", "architecture", "compute_units", "processor",
@@ -126,86 +125,32 @@ def make_rows(document: Document, serialized: Serialized | None = None) -> list[
     if serialized is None:
         serialized = _round_trip(document)
     kind = get_kind(document)
-    row = {
-        "id": _check_id(document, serialized.text),
-        **make_columns(document),
-        "document": serialized.text,
-    }
+    _check_id(document, serialized.text)
     rows: list[Row] = []
     if device := KINDS[kind].device(document):
-        row["device_id"] = device.id
-        rows.append(_make_device_row(device))
+        processor = None if device.processor is None else to_json(device.processor)
+        values = make_columns(DeviceRow, device)
+        rows.append((DeviceRow, values | {"processor": processor}))
     if isinstance(document, TuningRecord):
         # The environment was serialized as a part of the record.
         text = format_canonical(serialized.data["environment"])
-        row["environment_id"] = _check_id(document.environment, text)
-        environment = {
-            "id": row["environment_id"],
-            "device_id": row["device_id"],
-            "driver_version": document.environment.driver_version,
-            "document": text,
-        }
-        workload = {"key": document.workload, "text": document.workload_text}
-        rows += [(EnvironmentRow, environment), (WorkloadRow, workload)]
-    rows.append((TABLES[kind], row))
+        _check_id(document.environment, text)
+        values = make_columns(EnvironmentRow, document.environment)
+        rows.append((EnvironmentRow, values | {"document": text}))
+        rows.append((WorkloadRow, make_columns(WorkloadRow, document)))
+    values = make_columns(TABLES[kind], document)
+    rows.append((TABLES[kind], values | {"document": serialized.text}))
     for _, values in rows:
         _check_columns(document, values)
     return rows
 
 
-def make_columns(document: Document) -> dict[str, Any]:
-    """Return the columns that statistics and look-ups need, by kind of document."""
-    match document:
-        case TuningRecord():
-            return {
-                "workload_key": document.workload,
-                "transform_name": document.spec.name,
-                "transform_version": document.spec.version,
-                "median_s": document.measurement.median_s,
-                "speedup": document.measurement.speedup,
-                "recorded_at": parse_instant(document.recorded_at),
-            }
-        case DevicePeaks():
-            return {
-                "measured_at": parse_instant(document.measured_at),
-                "bandwidth_bytes_per_s": document.bandwidth_bytes_per_s,
-            }
-        case Retraction():
-            return {
-                "document_id": document.document,
-                "retracted_by": document.retracted_by,
-                "retracted_at": parse_instant(document.retracted_at),
-            }
-        case Trial():
-            return {
-                "workload_key": document.workload,
-                "driver_version": document.environment.driver_version,
-                "transform_name": document.spec.name,
-                "transform_version": document.spec.version,
-                "status": document.status,
-                "median_s": document.median_s,
-                "ratio": document.ratio,
-                "recorded_at": parse_instant(document.recorded_at),
-            }
-        case PlanRecord():
-            return {
-                "workload_key": document.workload,
-                "plan_id": document.plan_id,
-                "processes": document.fleet.ranks,
-                "engine": document.fleet.engine,
-                "median_s": document.median_s,
-                "recorded_at": parse_instant(document.recorded_at),
-            }
-
-
-def _make_device_row(device: Device) -> Row:
-    processor = device.processor
-    return DeviceRow, {
-        "id": device.id,
-        **{name: getattr(device, name) for name in DEVICE_COLUMNS},
-        "microarchitecture": device.microarchitecture,
-        "processor": None if processor is None else to_json(processor),
-    }
+def make_columns(table: type[Base], document: object) -> dict[str, Any]:
+    """Return the columns of a table that are derived from a document."""
+    columns = {name: read(document) for name, read in table.sources.items()}
+    # in documents, times are texts
+    times = {k: v for k, v in columns.items() if k.endswith("_at")}
+    return columns | {name: parse_instant(time) for name, time in times.items()}
 
 
 def _round_trip(document: Document) -> Serialized:
@@ -226,8 +171,8 @@ def _round_trip(document: Document) -> Serialized:
     return serialized
 
 
-def _check_id(document: Any, text: str) -> str:
-    """Return the content id of a document with a canonical text."""
+def _check_id(document: Any, text: str) -> None:
+    """Check that the id of a document is the digest of its canonical text."""
     digest = digest_of(text)
     # sets the id of a document that has none yet, which saves serializing it again
     if vars(document).setdefault("id", digest) != digest:
@@ -235,7 +180,6 @@ def _check_id(document: Any, text: str) -> str:
             f"{type(document).__name__} {document.id}: its content id is {digest}; "
             "expected them to be equal: its text is not in the canonical form"
         )
-    return digest
 
 
 def _check_columns(document: Document, values: dict[str, Any]) -> None:
@@ -460,11 +404,20 @@ def complete_id(
     return whole_id
 
 
+def split_into_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield the items in lists of the given size; the last one may be shorter.
+
+    >>> list(split_into_batches("abcde", 2))
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    remaining = iter(items)
+    while batch := list(islice(remaining, size)):
+        yield batch
+
+
 def split_ids(ids: Collection[str]) -> Iterator[list[str]]:
     """Yield ids in order, as many as one statement can have."""
-    ordered = sorted(ids)
-    for first in range(0, len(ordered), MAX_IDS):
-        yield ordered[first : first + MAX_IDS]
+    return split_into_batches(sorted(ids), MAX_IDS)
 
 
 def count_rows(connection: Connection, table: type[Base]) -> int:

@@ -5,7 +5,7 @@ transaction, again if the server dropped the connection::
 
     store.query(key)
       -> documents(...)           which statement, with which values
-      -> read(select, ...)        one connection of SQLAlchemy's pool; RetryPolicy
+      -> read(select, ...)        one connection of SQLAlchemy's pool; retries
       -> read_documents(rows)     parse, check ids, skip damaged rows
 """
 
@@ -17,16 +17,16 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 from sqlalchemy import Connection, Engine, Executable, select
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db.address import BUSY_TIMEOUT_S, Location, locate
-from feinsum.db.sql.engine import Transactions, make_engine, read_only, translate_errors
+from feinsum.db.sql.engine import SqlDatabase, make_engine, read_only, translate_errors
 from feinsum.db.sql.retracting import (
     Retracted,
-    count_retracted,
+    count_records,
     find_retractions,
     retract,
 )
@@ -34,7 +34,6 @@ from feinsum.db.sql.rows import (
     RECORDS,
     RETRACTED,
     TABLES,
-    count_rows,
     filter_documents,
     make_rows,
     read_documents,
@@ -105,7 +104,7 @@ def open_store(
         may_create=may_create,
         may_migrate=may_create,
     )
-    return SqlStore(prepare_engine(target), target)
+    return SqlStore(prepare_engine(target)[0], target)
 
 
 @dataclass(frozen=True)
@@ -125,24 +124,24 @@ def migrate(location: str | os.PathLike[str] | None = None) -> Migration:
         SchemaVersionError: if a newer version wrote it, or it is read-only.
     """
     target = replace(locate(location), may_create=False)
+    engine, before = prepare_engine(target)
+    engine.dispose()
+    return Migration(str(target), before, NEWEST)
+
+
+def prepare_engine(target: Location) -> tuple[Engine, str | None]:
+    """Open a database with the newest schema; see :func:`open_store`.
+
+    Returns:
+        Its connections, and the version of its schema before.
+    """
     engine = make_engine(target)
     try:
         with translate_errors(target):
-            return Migration(str(target), prepare_schema(engine, target), NEWEST)
-    finally:
-        engine.dispose()
-
-
-def prepare_engine(target: Location) -> Engine:
-    """Open a database with the newest schema; see :func:`open_store`."""
-    engine = make_engine(target)
-    try:
-        with translate_errors(target):
-            prepare_schema(engine, target)
+            return engine, prepare_schema(engine, target)
     except BaseException:
         engine.dispose()
         raise
-    return engine
 
 
 def reads(
@@ -169,7 +168,7 @@ def writes(
     return method
 
 
-class SqlStore(Store):
+class SqlStore(SqlDatabase, Store):
     """A store of documents in SQLite or PostgreSQL.
 
     When ``add`` returns, the document is on disk. Rows that do not match their ids are
@@ -179,12 +178,7 @@ class SqlStore(Store):
     create one with :func:`open_store`.
     """
 
-    max_wait_s: ClassVar[float] = 0.0
-    """How long a call waits for a server that dropped the connection."""
-
-    def __init__(self, engine: Engine, location: Location) -> None:
-        self.transactions = Transactions(engine, location, self.max_wait_s)
-        self.read, self.write = self.transactions.read, self.transactions.write
+    max_wait_s = 0.0
 
     def add_all(self, documents: Iterable[Document]) -> int:
         added = list(documents)
@@ -202,19 +196,7 @@ class SqlStore(Store):
         """
         return self.write(insert_rekeyed, record.id, make_rows(record), origin)
 
-    def get(self, record_id: str) -> TuningRecord:
-        for retraction in self.retractions_of([record_id]):
-            raise RecordNotFoundError(
-                f"the record {record_id} was retracted by {retraction}"
-            )
-        return self.stored(record_id)
-
     def stored(self, record_id: str) -> TuningRecord:
-        """Return the record with an id, retracted or not.
-
-        Raises:
-            RecordNotFoundError: if there is none.
-        """
         rows = self._rows(RECORDS.where(RecordRow.id == record_id))
         for record in read_documents("record", rows):
             return cast(TuningRecord, record)
@@ -280,7 +262,7 @@ class SqlStore(Store):
         return self.write(delete_records, record_ids)
 
     def __len__(self) -> int:
-        return self.read(lambda c: count_rows(c, RecordRow) - count_retracted(c))
+        return self.read(count_records)
 
     def peaks(self, device_id: str) -> DevicePeaks | None:
         of_device = DevicePeaksRow.device_id == device_id
@@ -336,17 +318,9 @@ class SqlStore(Store):
     listed_workloads = reads(list_workloads)
 
     @property
-    def location(self) -> Location:
-        return self.transactions.location
-
-    @property
     def path(self) -> Path | None:
         """The file of the database; None for a server."""
         return self.location.path
-
-    def close(self) -> None:
-        """Release all connections; the store cannot be used afterwards."""
-        self.transactions.close()
 
     def __enter__(self) -> Self:
         return self

@@ -1,8 +1,8 @@
 """The tables: facts by content id, with a column for everything that is searched.
 
 Every fact stores its whole document as JSON text, so that nothing is lost; the other
-columns are derived from it for look-ups. Rows are only ever added; see ``garbage.py``
-for the one exception.
+columns are derived from it for look-ups: each names the attribute of the document that
+it has. Rows are only ever added; see ``garbage.py`` for the one exception.
 
 The tables of the service (keys, recordings, demands) are separate; their rows change
 and are deleted.
@@ -10,7 +10,9 @@ and are deleted.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
 
 from sqlalchemy import (
@@ -60,6 +62,9 @@ T = TypeVar("T")
 class Base:
     """A table whose columns are attributes of a class.
 
+    Attributes:
+        sources: by the name of a column, what reads its value from a document.
+
     SQLAlchemy's ORM declares tables like this, too. But rows are read as tuples, never
     as objects, and importing and mapping it would slow down the start of every process.
     """
@@ -77,11 +82,14 @@ class Base:
     __tablename__: ClassVar[str]
     __table_args__: ClassVar[tuple[Index, ...]] = ()
     __table__: ClassVar[Table]
+    sources: ClassVar[Mapping[str, Callable[[Any], Any]]]
 
     def __init_subclass__(cls) -> None:
         columns = {k: v for k, v in vars(cls).items() if isinstance(v, Column)}
         for name, column in columns.items():
             column.name = column.key = name
+        paths = {name: column.info.get("source") for name, column in columns.items()}
+        cls.sources = {name: attrgetter(path) for name, path in paths.items() if path}
         parts = (*columns.values(), *cls.__table_args__)
         cls.__table__ = Table(cls.__tablename__, cls.metadata, *parts)
 
@@ -92,23 +100,24 @@ class Base:
 
 
 def _make_column(
-    kind: TypeEngine[T] | type[TypeEngine[T]], *more: Any, **options: Any
+    kind: TypeEngine[T] | type[TypeEngine[T]],
+    source: str = "",
+    *more: Any,
+    **options: Any,
 ) -> ColumnElement[T]:
-    column: Column[T] = Column(kind, *more, **{"nullable": False, **options})
+    """Make a column; ``source`` is the path of attributes with its value, if any."""
+    options = {"nullable": False, "info": {"source": source}, **options}
+    column: Column[T] = Column(kind, *more, **options)
     return column
 
 
 def _make_id_column() -> ColumnElement[str]:
-    return _make_column(String(64), primary_key=True)
+    return _make_column(String(64), "id", primary_key=True)
 
 
-def _make_device_column() -> ColumnElement[str]:
+def _make_device_column(source: str) -> ColumnElement[str]:
     # neither SQLite nor PostgreSQL indexes the columns of a foreign key by itself
-    return _make_column(String(64), ForeignKey("devices.id"), index=True)
-
-
-def _make_time_column(**options: Any) -> ColumnElement[datetime]:
-    return _make_column(UtcDateTime, **options)
+    return _make_column(String(64), source, ForeignKey("devices.id"), index=True)
 
 
 def _make_flag_column() -> ColumnElement[bool]:
@@ -126,13 +135,13 @@ class DeviceRow(Base):
     __tablename__ = "devices"
 
     id = _make_id_column()
-    platform = _make_column(String)
-    name = _make_column(String)
-    vendor = _make_column(String)
-    kind = _make_column(String)
-    architecture = _make_column(String)
-    compute_units = _make_column(Integer)
-    microarchitecture = _make_column(String, nullable=True)
+    platform = _make_column(String, "platform")
+    name = _make_column(String, "name")
+    vendor = _make_column(String, "vendor")
+    kind = _make_column(String, "kind")
+    architecture = _make_column(String, "architecture")
+    compute_units = _make_column(Integer, "compute_units")
+    microarchitecture = _make_column(String, "microarchitecture", nullable=True)
     processor = _make_column(Text, nullable=True)
 
 
@@ -142,8 +151,8 @@ class EnvironmentRow(Base):
     __tablename__ = "environments"
 
     id = _make_id_column()
-    device_id = _make_device_column()
-    driver_version = _make_column(String)
+    device_id = _make_device_column("device.id")
+    driver_version = _make_column(String, "driver_version")
     document = _make_column(Text)
 
 
@@ -152,8 +161,8 @@ class WorkloadRow(Base):
 
     __tablename__ = "workloads"
 
-    key = _make_column(Text, primary_key=True)
-    text = _make_column(Text)
+    key = _make_column(Text, "workload", primary_key=True)
+    text = _make_column(Text, "workload_text")
 
 
 class RecordRow(Base):
@@ -162,14 +171,16 @@ class RecordRow(Base):
     __tablename__ = "records"
 
     id = _make_id_column()
-    workload_key = _make_column(Text, ForeignKey("workloads.key"))
-    environment_id = _make_column(String(64), ForeignKey("environments.id"), index=True)
-    device_id = _make_device_column()
-    transform_name = _make_column(String)
-    transform_version = _make_column(Integer)
-    median_s = _make_column(Double)
-    speedup = _make_column(Double)
-    recorded_at = _make_time_column(index=True)
+    workload_key = _make_column(Text, "workload", ForeignKey("workloads.key"))
+    environment_id = _make_column(
+        String(64), "environment.id", ForeignKey("environments.id"), index=True
+    )
+    device_id = _make_device_column("environment.device.id")
+    transform_name = _make_column(String, "spec.name")
+    transform_version = _make_column(Integer, "spec.version")
+    median_s = _make_column(Double, "measurement.median_s")
+    speedup = _make_column(Double, "measurement.speedup")
+    recorded_at = _make_column(UtcDateTime, "recorded_at", index=True)
     document = _make_column(Text)
 
     __table_args__ = (
@@ -185,9 +196,9 @@ class DevicePeaksRow(Base):
     __tablename__ = "device_peaks"
 
     id = _make_id_column()
-    device_id = _make_device_column()
-    measured_at = _make_time_column()
-    bandwidth_bytes_per_s = _make_column(Double)
+    device_id = _make_device_column("device.id")
+    measured_at = _make_column(UtcDateTime, "measured_at")
+    bandwidth_bytes_per_s = _make_column(Double, "bandwidth_bytes_per_s")
     document = _make_column(Text)
 
 
@@ -197,15 +208,15 @@ class TrialRow(Base):
     __tablename__ = "trials"
 
     id = _make_id_column()
-    workload_key = _make_column(Text, index=True)
-    device_id = _make_device_column()
-    driver_version = _make_column(String)
-    transform_name = _make_column(String)
-    transform_version = _make_column(Integer)
-    status = _make_column(String)
-    median_s = _make_column(Double, nullable=True)
-    ratio = _make_column(Double, nullable=True)
-    recorded_at = _make_time_column()
+    workload_key = _make_column(Text, "workload", index=True)
+    device_id = _make_device_column("environment.device.id")
+    driver_version = _make_column(String, "environment.driver_version")
+    transform_name = _make_column(String, "spec.name")
+    transform_version = _make_column(Integer, "spec.version")
+    status = _make_column(String, "status")
+    median_s = _make_column(Double, "median_s", nullable=True)
+    ratio = _make_column(Double, "ratio", nullable=True)
+    recorded_at = _make_column(UtcDateTime, "recorded_at")
     document = _make_column(Text)
 
 
@@ -218,13 +229,13 @@ class PlanRow(Base):
     __tablename__ = "plans"
 
     id = _make_id_column()
-    workload_key = _make_column(Text, index=True)
-    plan_id = _make_column(String(64))
-    device_id = _make_device_column()
-    processes = _make_column(Integer)
-    engine = _make_column(String)
-    median_s = _make_column(Double, nullable=True)
-    recorded_at = _make_time_column(index=True)
+    workload_key = _make_column(Text, "workload", index=True)
+    plan_id = _make_column(String(64), "plan_id")
+    device_id = _make_device_column("fleet.device.id")
+    processes = _make_column(Integer, "fleet.ranks")
+    engine = _make_column(String, "fleet.engine")
+    median_s = _make_column(Double, "median_s", nullable=True)
+    recorded_at = _make_column(UtcDateTime, "recorded_at", index=True)
     document = _make_column(Text)
 
 
@@ -235,9 +246,9 @@ class RetractionRow(Base):
 
     id = _make_id_column()
     # no foreign key: a retraction may arrive before the document
-    document_id = _make_column(String(64), index=True)
-    retracted_by = _make_column(String)
-    retracted_at = _make_time_column(index=True)
+    document_id = _make_column(String(64), "document", index=True)
+    retracted_by = _make_column(String, "retracted_by")
+    retracted_at = _make_column(UtcDateTime, "retracted_at", index=True)
     document = _make_column(Text)
 
 
@@ -253,7 +264,7 @@ class RecordingRow(Base):
 
     record_id = _make_id_column()
     recorder = _make_column(String, primary_key=True)
-    received_at = _make_time_column()
+    received_at = _make_column(UtcDateTime)
     is_trusted = _make_flag_column()
 
 
@@ -271,8 +282,8 @@ class DemandRow(Base):
     workload_text = _make_column(Text, nullable=True)
     count = _make_column(Integer, index=True)
     n_callers = _make_column(Integer, server_default="1")
-    first_seen = _make_time_column()
-    last_seen = _make_time_column()
+    first_seen = _make_column(UtcDateTime)
+    last_seen = _make_column(UtcDateTime)
 
 
 class DemandCallerRow(Base):
@@ -287,7 +298,7 @@ class DemandCallerRow(Base):
     device = _make_column(String, primary_key=True)
     caller = _make_column(String, primary_key=True, index=True)
     count = _make_column(Integer)
-    last_seen = _make_time_column()
+    last_seen = _make_column(UtcDateTime)
 
 
 class ApiKeyRow(Base):
@@ -302,7 +313,7 @@ class ApiKeyRow(Base):
     name = _make_column(String)
     scope = _make_column(String)
     digest = _make_column(String(64))
-    created_at = _make_time_column()
-    expires_at = _make_time_column(nullable=True)
-    revoked_at = _make_time_column(nullable=True)
+    created_at = _make_column(UtcDateTime)
+    expires_at = _make_column(UtcDateTime, nullable=True)
+    revoked_at = _make_column(UtcDateTime, nullable=True)
     is_trusted = _make_flag_column()

@@ -92,13 +92,8 @@ def insert_owned(
 ) -> int:
     """Store documents of the owner of the database; returns how many are new.
 
-    Facts that others sent become trusted, and stay if what a recorder sent is
-    retracted.
-
-    Args:
-        connection: connection in an open transaction.
-        fact_ids: the facts among the documents.
-        rows: the rows of the documents.
+    The facts among them that others sent become trusted, and stay if what a recorder
+    sent is retracted.
     """
     n_new = insert_missing(connection, rows)
     for part in split_ids(fact_ids):

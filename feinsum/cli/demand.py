@@ -40,7 +40,7 @@ def list_demands(source: str | None) -> Iterator[Demand]:
         ServiceError: if it refuses, or is not a feinsum service.
     """
     from feinsum.db import HttpStore, is_service
-    from feinsum.db.server import open_serving_store
+    from feinsum.db.server.serving import open_serving_store
 
     # a service is read page by page, its database at once
     if source is not None and is_service(source):
@@ -99,7 +99,7 @@ def clear_demand(
     as_json: AsJson = False,
 ) -> None:
     """Delete demands; later requests are counted from zero."""
-    from feinsum.db.server import open_serving_store
+    from feinsum.db.server.serving import open_serving_store
 
     # neither or both are given
     if is_all == (workload is not None):

@@ -13,7 +13,7 @@ from feinsum.cli.shared.options import AsJson, Database
 from feinsum.cli.shared.output import print_document, print_json, print_table
 
 if TYPE_CHECKING:
-    from feinsum.db.server import ApiKey
+    from feinsum.db.server.api_keys import ApiKey
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -80,7 +80,8 @@ def create_key(
 
     A missing database is created by 'feinsum db init'.
     """
-    from feinsum.db.server import make_key, open_serving_store
+    from feinsum.db.server.api_keys import make_key
+    from feinsum.db.server.serving import open_serving_store
 
     n_days = _parse_days(expires)
     if not (name.isprintable() and 0 < len(name.strip()) <= MAX_NAME):
@@ -104,7 +105,7 @@ def create_key(
 @app.command("list", epilog="\b\nExample:\n  feinsum keys list --json")
 def list_keys(database: Database = None, as_json: AsJson = False) -> None:
     """List the keys, oldest first; secrets are not shown."""
-    from feinsum.db.server import open_serving_store
+    from feinsum.db.server.serving import open_serving_store
 
     with open_serving_store(database, may_create=False) as store:
         keys = store.keys()
@@ -119,7 +120,7 @@ def revoke(
     as_json: AsJson = False,
 ) -> None:
     """Revoke a key permanently; a running service rejects it within seconds."""
-    from feinsum.db.server import open_serving_store
+    from feinsum.db.server.serving import open_serving_store
 
     with open_serving_store(database, may_create=False) as store:
         key = store.revoke_key(key_id)
@@ -150,7 +151,7 @@ def distrust(
 def _trust(
     key_id: str, database: str | None, as_json: bool, *, is_trusted: bool
 ) -> None:
-    from feinsum.db.server import open_serving_store
+    from feinsum.db.server.serving import open_serving_store
 
     with open_serving_store(database, may_create=False) as store:
         key = store.trust_key(key_id, is_trusted=is_trusted)

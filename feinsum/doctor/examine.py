@@ -19,7 +19,7 @@ from typing import TypeAlias, get_args
 from feinsum.cache import cache_folder
 from feinsum.db import OPENERS, REMOTE, USER, examine, examine_layers, list_layer_names
 from feinsum.db.address import REMOTE_VARIABLE, get_remote_url
-from feinsum.db.remote import BUDGET_VARIABLE, examine_service
+from feinsum.db.remote.layer import BUDGET_VARIABLE, examine_service
 from feinsum.doctor.machine import (
     Diagnosis,
     check_compiler,

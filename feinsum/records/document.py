@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from functools import cache, cached_property
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
+from constantdict import constantdict
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from feinsum.errors import InvalidRecordError
@@ -37,10 +38,20 @@ MAX_ERRORS = 5
 """Maximum invalid fields in an error message."""
 
 
-class Document:
-    """Base of all stored and sent documents, which are dataclasses."""
+class Part:
+    """Base of the dataclasses in documents: validated strictly, constant, hashable."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    mappings: ClassVar[tuple[str, ...]] = ()
+    """The fields that are mappings, which become constant."""
+
+    def __post_init__(self) -> None:
+        for name in self.mappings:
+            object.__setattr__(self, name, constantdict(getattr(self, name)))
+
+
+class Document(Part):
+    """Base of all stored and sent documents."""
 
     @cached_property
     def id(self) -> str:

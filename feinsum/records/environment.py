@@ -8,7 +8,8 @@ takes less than 0.2 ms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
@@ -18,7 +19,7 @@ from constantdict import constantdict
 from pydantic import Field
 
 from feinsum.errors import InvalidRecordError, MeasurementError
-from feinsum.records.document import STRICT, Document, compute_content_id
+from feinsum.records.document import Document, Part, compute_content_id
 from feinsum.words import format_brief, format_count
 
 SHOWN = (
@@ -31,7 +32,7 @@ UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 @dataclass(frozen=True)
-class Processor:
+class Processor(Part):
     """A CPU as the system describes it; unknown values are -1 or empty.
 
     Attributes:
@@ -44,7 +45,7 @@ class Processor:
         cache_bytes: the data caches that a core uses: ``L1d``, ``L2``, ``L3``.
     """
 
-    __pydantic_config__ = STRICT
+    mappings = ("cache_bytes",)
 
     vendor: str
     family: int
@@ -54,9 +55,6 @@ class Processor:
     features: tuple[str, ...]
     n_cores: int
     cache_bytes: Mapping[str, int]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "cache_bytes", constantdict(self.cache_bytes))
 
     @property
     def is_known(self) -> bool:
@@ -127,7 +125,7 @@ def _is_empty(value: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class Device:
+class Device(Part):
     """An OpenCL device as a piece of hardware under a platform.
 
     Strings are kept verbatim as OpenCL reports them; nothing is guessed.
@@ -138,8 +136,6 @@ class Device:
         processor: the CPU; None for a GPU, and in facts from before this field
             existed, whose documents omit it, so their ids stay.
     """
-
-    __pydantic_config__ = STRICT
 
     platform: str
     name: str
@@ -196,19 +192,87 @@ class Environment(Document):
         policy: how times were measured (rounds, warm-up, timer).
     """
 
+    mappings = ("software", "policy")
+
     device: Device
     driver_version: str
     platform_version: str
     software: Mapping[str, str]
     policy: Mapping[str, str | int | float]
 
-    def __post_init__(self) -> None:
-        # constant and so hashable, like all parts of a document
-        object.__setattr__(self, "software", constantdict(self.software))
-        object.__setattr__(self, "policy", constantdict(self.policy))
-
     def __repr__(self) -> str:
         return format_brief(self, f"{self.device}, driver {self.driver_version}")
+
+
+_IRRELEVANT_OPTION = re.compile(
+    r"-w|-fPIC|-shared|-fvisibility=.*|-std=.*|-mprefer-vector-width=256"
+)
+"""Options of warnings, linking and the language, which leave the loops as they are. One
+of them changes only loops that no recipe has vectorized, without slowing them: for
+operators on a Zen 5, generic loops took 0.96 times as long and recipes on record 1.01
+times, in the geometric mean.
+"""
+
+_ONLY_COMPLEX = frozenset({"-fcx-fortran-rules"})
+"""Options that change nothing but products of complex numbers."""
+
+_COMPLEX = re.compile(r":[<>=|]?c\d")
+
+
+def describe_driver_difference(
+    measured: Environment, local: Environment, workload_text: str
+) -> str:
+    """Describe how the drivers of two environments of one device differ, if they do.
+
+    Args:
+        measured: environment of the measurement.
+        local: environment of the caller.
+        workload_text: the measured workload; some options only matter for complex
+            numbers.
+    """
+    differences: list[str] = []
+    if measured.driver_version != local.driver_version:
+        differences.append(
+            _format_contrast("driver", measured.driver_version, local.driver_version)
+        )
+    if measured.platform_version != local.platform_version:
+        if measured.device.platform == HOST_PLATFORM:
+            differences += _list_differing_options(measured, local, workload_text)
+        else:
+            versions = measured.platform_version, local.platform_version
+            differences.append(_format_contrast("platform version", *versions))
+    return "; and with ".join(differences)
+
+
+def _list_differing_options(
+    measured: Environment, local: Environment, workload_text: str
+) -> Iterator[str]:
+    is_complex = _COMPLEX.search(workload_text) is not None
+    code, options = _parse_options(measured.platform_version, is_complex)
+    local_code, local_options = _parse_options(local.platform_version, is_complex)
+    if code != local_code:
+        yield _format_contrast("feinsum's calling code of version", code, local_code)
+    if options != local_options:
+        only = sorted(options - local_options), sorted(local_options - options)
+        texts = (" ".join(names) or "none" for names in only)
+        yield _format_contrast("compiler option", *texts)
+
+
+def _format_contrast(noun: str, measured: str, local: str) -> str:
+    return f"{noun} {measured}; here it is {local}"
+
+
+@lru_cache(64)
+def _parse_options(
+    platform_version: str, is_complex: bool
+) -> tuple[str, frozenset[str]]:
+    """Return the version of the calling code, and the options that can change a time.
+
+    The platform version of host code is that version, followed by the options.
+    """
+    code, *options = platform_version.split() or [""]
+    relevant = {o for o in options if not _IRRELEVANT_OPTION.fullmatch(o)}
+    return code, frozenset(relevant if is_complex else relevant - _ONLY_COMPLEX)
 
 
 @dataclass(frozen=True)
@@ -227,6 +291,8 @@ class DevicePeaks(Document):
             share of a shared cache. Also omitted if empty.
     """
 
+    mappings = ("operations_per_s", "cache_bytes_per_s", "cache_bytes")
+
     device: Device
     bandwidth_bytes_per_s: float
     operations_per_s: Mapping[str, float]
@@ -237,10 +303,6 @@ class DevicePeaks(Document):
     cache_bytes: Annotated[Mapping[str, int], Field(exclude_if=_is_empty)] = field(
         default_factory=dict
     )
-
-    def __post_init__(self) -> None:
-        for name in ("operations_per_s", "cache_bytes_per_s", "cache_bytes"):
-            object.__setattr__(self, name, constantdict(getattr(self, name)))
 
 
 _REAL_PER_COMPLEX = 4
@@ -293,15 +355,13 @@ Seconds = Annotated[float, Field(ge=0)]
 
 
 @dataclass(frozen=True)
-class Links:
+class Links(Part):
     """The time of messages and elements between two processes.
 
     Attributes:
         message_s: seconds per message, however short.
         element_s: seconds per element.
     """
-
-    __pydantic_config__ = STRICT
 
     message_s: Seconds
     element_s: Seconds
@@ -315,15 +375,13 @@ class Links:
 
 
 @dataclass(frozen=True)
-class Host:
+class Host(Part):
     """A machine of a fleet, without its name.
 
     Attributes:
         ranks: number of processes on the host.
         cores: number of cores that they could use.
     """
-
-    __pydantic_config__ = STRICT
 
     ranks: Count
     cores: Count
@@ -346,15 +404,14 @@ class Fleet(Document):
     2.0
     """
 
+    mappings = ("software",)
+
     engine: EngineName
     hosts: Annotated[tuple[Host, ...], Field(min_length=1)]
     threads: Count
     device: Device
     software: Mapping[str, str] = field(default_factory=constantdict)
     links: Links | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "software", constantdict(self.software))
 
     @property
     def ranks(self) -> int:

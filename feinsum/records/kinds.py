@@ -18,22 +18,22 @@ from pydantic import Field
 
 from feinsum.canonical import WorkloadKey, compute_digest
 from feinsum.errors import InvalidRecordError, InvalidRequestError
+from feinsum.records.document import Document as StoredDocument
 from feinsum.records.document import (
-    STRICT,
+    Part,
     digest_of,
     format_canonical,
     from_json,
     get_utc_now,
     parse_instant,
 )
-from feinsum.records.document import Document as StoredDocument
 from feinsum.records.environment import Device, DevicePeaks, Fleet
 from feinsum.records.record import Trial, TuningRecord
 from feinsum.words import format_brief, format_count
 
 
 @dataclass(frozen=True)
-class BlockCheck:
+class BlockCheck(Part):
     """Blocks of results that were compared with a reference.
 
     Attributes:
@@ -42,8 +42,6 @@ class BlockCheck:
         tolerance: maximum error, relative to the largest entry.
         largest_error: the largest error found.
     """
-
-    __pydantic_config__ = STRICT
 
     n_blocks: int
     n_entries: int
@@ -69,6 +67,8 @@ class PlanRecord(StoredDocument):
         recorded_at: UTC, ISO 8601.
     """
 
+    mappings = ("predicted", "provenance")
+
     workload: str
     plan: str  # as text: records of plans need no planner to be stored or compared
     fleet: Fleet
@@ -78,10 +78,6 @@ class PlanRecord(StoredDocument):
     samples_s: tuple[float, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=constantdict)
     recorded_at: str = field(default_factory=get_utc_now)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "predicted", constantdict(self.predicted))
-        object.__setattr__(self, "provenance", constantdict(self.provenance))
 
     @cached_property
     def plan_id(self) -> str:

@@ -15,7 +15,6 @@ at the top; the best level that has a recipe faster than the untransformed kerne
 
 from __future__ import annotations
 
-import re
 from collections.abc import (
     Collection,
     Hashable,
@@ -26,13 +25,16 @@ from collections.abc import (
 )
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache
 from html import escape
 from math import inf, log2, prod
 from typing import Literal, NamedTuple
 
 from feinsum.ir import PROFILE
-from feinsum.records.environment import HOST_PLATFORM, Device, Environment
+from feinsum.records.environment import (
+    Device,
+    Environment,
+    describe_driver_difference,
+)
 from feinsum.records.record import FramedSpec, TransformSpec, Trial, TuningRecord
 from feinsum.words import (
     format_brief,
@@ -441,74 +443,3 @@ def _describe(device: Device) -> str:
     design = device.microarchitecture or "unknown microarchitecture"
     units = format_count(device.compute_units, "unit")
     return f"{device.name} ({device.platform}, {design}, {units})"
-
-
-_IRRELEVANT_OPTION = re.compile(
-    r"-w|-fPIC|-shared|-fvisibility=.*|-std=.*|-mprefer-vector-width=256"
-)
-"""Options of warnings, linking and the language, which leave the loops as they are. One
-of them changes only loops that no recipe has vectorized, without slowing them: for
-operators on a Zen 5, generic loops took 0.96 times as long and recipes on record 1.01
-times, in the geometric mean.
-"""
-
-_ONLY_COMPLEX = frozenset({"-fcx-fortran-rules"})
-"""Options that change nothing but products of complex numbers."""
-
-_COMPLEX = re.compile(r":[<>=|]?c\d")
-
-
-def describe_driver_difference(
-    measured: Environment, local: Environment, workload_text: str
-) -> str:
-    """Describe how the drivers of two environments of one device differ, if they do.
-
-    Args:
-        measured: environment of the measurement.
-        local: environment of the caller.
-        workload_text: the measured workload; some options only matter for complex
-            numbers.
-    """
-    differences: list[str] = []
-    if measured.driver_version != local.driver_version:
-        differences.append(
-            _format_contrast("driver", measured.driver_version, local.driver_version)
-        )
-    if measured.platform_version != local.platform_version:
-        if measured.device.platform == HOST_PLATFORM:
-            differences += _list_differing_options(measured, local, workload_text)
-        else:
-            versions = measured.platform_version, local.platform_version
-            differences.append(_format_contrast("platform version", *versions))
-    return "; and with ".join(differences)
-
-
-def _list_differing_options(
-    measured: Environment, local: Environment, workload_text: str
-) -> Iterator[str]:
-    is_complex = _COMPLEX.search(workload_text) is not None
-    code, options = _parse_options(measured.platform_version, is_complex)
-    local_code, local_options = _parse_options(local.platform_version, is_complex)
-    if code != local_code:
-        yield _format_contrast("feinsum's calling code of version", code, local_code)
-    if options != local_options:
-        only = sorted(options - local_options), sorted(local_options - options)
-        texts = (" ".join(names) or "none" for names in only)
-        yield _format_contrast("compiler option", *texts)
-
-
-def _format_contrast(noun: str, measured: str, local: str) -> str:
-    return f"{noun} {measured}; here it is {local}"
-
-
-@lru_cache(64)
-def _parse_options(
-    platform_version: str, is_complex: bool
-) -> tuple[str, frozenset[str]]:
-    """Return the version of the calling code, and the options that can change a time.
-
-    The platform version of host code is that version, followed by the options.
-    """
-    code, *options = platform_version.split() or [""]
-    relevant = {o for o in options if not _IRRELEVANT_OPTION.fullmatch(o)}
-    return code, frozenset(relevant if is_complex else relevant - _ONLY_COMPLEX)

@@ -23,7 +23,7 @@ from constantdict import constantdict
 
 from feinsum.canonical import WorkloadKey
 from feinsum.errors import InvalidRecordError
-from feinsum.records.document import STRICT, Document, get_utc_now
+from feinsum.records.document import Document, Part, get_utc_now
 from feinsum.records.environment import Environment
 from feinsum.words import format_brief, format_count
 
@@ -36,7 +36,7 @@ _HEAD = re.compile(r"([a-z][a-z0-9_]*)@(\d+)\((.*)\)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class TransformSpec:
+class TransformSpec(Part):
     """A registered transform's name, its version, and parameters.
 
     >>> spec = TransformSpec("rowwise", 1, {"lanes": 8, "index": "a"})
@@ -45,8 +45,6 @@ class TransformSpec:
     >>> TransformSpec.parse(str(spec)) == spec
     True
     """
-
-    __pydantic_config__ = STRICT
 
     name: str
     version: int
@@ -170,7 +168,7 @@ Size = Annotated[int, Ge(-(2**63)), Le(2**63 - 1)]
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(Part):
     """How a kernel was compared with the reference evaluator.
 
     Attributes:
@@ -179,8 +177,6 @@ class Verification:
         largest_error: largest error seen, relative to the largest result.
         sizes: the values of the size parameters at which it was compared.
     """
-
-    __pydantic_config__ = STRICT
 
     reference: str
     tolerance: float
@@ -193,7 +189,7 @@ class Verification:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Measurement(Part):
     """All samples of a kernel and of the untransformed one, from one run.
 
     Attributes:
@@ -206,7 +202,7 @@ class Measurement:
         footprint_bytes: bytes of all operands and results, each once.
     """
 
-    __pydantic_config__ = STRICT
+    mappings = ("sizes", "operations")
 
     samples_s: Annotated[tuple[Seconds, ...], MinLen(1)]
     baseline_s: Annotated[tuple[Seconds, ...], MinLen(1)]
@@ -216,10 +212,6 @@ class Measurement:
     operations: Mapping[str, Count]
     footprint_bytes: Count
     verification: Verification
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sizes", constantdict(self.sizes))
-        object.__setattr__(self, "operations", constantdict(self.operations))
 
     @property
     def median_s(self) -> float:
@@ -325,6 +317,8 @@ class TuningRecord(Document):
         recorded_at: UTC, ISO 8601.
     """
 
+    mappings = ("provenance",)
+
     workload: WorkloadKey
     workload_text: str
     environment: Environment
@@ -332,9 +326,6 @@ class TuningRecord(Document):
     measurement: Measurement
     provenance: Mapping[str, str] = field(default_factory=constantdict)
     recorded_at: str = field(default_factory=get_utc_now)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "provenance", constantdict(self.provenance))
 
     def __repr__(self) -> str:
         return format_brief(self, f"{self.id[:12]}: {self.spec}, {self.measurement!r}")
@@ -369,6 +360,8 @@ class Trial(Document):
         recorded_at: UTC, ISO 8601.
     """
 
+    mappings = ("sizes",)
+
     workload: WorkloadKey
     workload_text: str
     sizes: Mapping[str, int]
@@ -381,7 +374,7 @@ class Trial(Document):
     recorded_at: str = field(default_factory=_get_time)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sizes", constantdict(self.sizes))
+        super().__post_init__()
         # A trial that passed has both times, one that failed has none.
         n_times = (self.median_s is not None) + (self.ratio is not None)
         if n_times != 2 * self.is_ok:

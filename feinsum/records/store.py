@@ -166,6 +166,14 @@ class Store(ABC):
             raise RecordNotFoundError(
                 f"the record {record_id} was retracted by {retraction}"
             )
+        return self.stored(record_id)
+
+    def stored(self, record_id: str) -> TuningRecord:
+        """Return the record with an id; of a database, even if it was retracted.
+
+        Raises:
+            RecordNotFoundError: if it is not stored.
+        """
         for record in self.documents("record", [record_id]):
             return cast(TuningRecord, record)
         raise RecordNotFoundError(

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from feinsum.canonical import canonicalize
-from feinsum.db.server import ListedWorkload, ServingStore
-from feinsum.db.server.pages import get_workloads
+from feinsum.db.server.pages import ListedWorkload, get_workloads
+from feinsum.db.server.serving import ServingStore
 from feinsum.ir import generalize
 from feinsum.service.pages.charts import Axis, make_axis
 from feinsum.service.pages.words import is_implausible

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from feinsum.db.server import Order
+from feinsum.db.server.pages import Order
 from feinsum.errors import InvalidRequestError, NoSuchRouteError, RecordNotFoundError
 from feinsum.records import Device, TuningRecord
 from feinsum.records.environment import HOST_PLATFORM

@@ -21,7 +21,8 @@ from cachetools.keys import hashkey
 
 from feinsum.canonical import CanonicalForm
 from feinsum.canonical.form import compute_form
-from feinsum.db.server import Having, ListedDevice, ListedWorkload, Order, ServingStore
+from feinsum.db.server.pages import Having, ListedDevice, ListedWorkload, Order
+from feinsum.db.server.serving import ServingStore
 from feinsum.errors import FeinsumError, InvalidEinsumError, InvalidRequestError
 from feinsum.ir import (
     BatchedEinsum,

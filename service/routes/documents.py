@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from feinsum.db.server import ListedFact
+from feinsum.db.server.pages import ListedFact
 from feinsum.db.sql.retracting import Retracted
 from feinsum.errors import InvalidRequestError, NoSuchRouteError, RecordNotFoundError
 from feinsum.records import (

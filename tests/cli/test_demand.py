@@ -7,7 +7,7 @@ import json
 import pytest
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from feinsum.records import Miss
 from tests.db.factories import make_workload
 from tests.service.conftest import add_misses

@@ -11,7 +11,7 @@ import pytest
 
 from feinsum.canonical import FORM_VERSION
 from feinsum.db import open_store
-from feinsum.db.remote import open_remote
+from feinsum.db.remote.layer import open_remote
 from feinsum.doctor import machine
 from feinsum.errors import StoreUnavailableError
 from feinsum.records import LookUp

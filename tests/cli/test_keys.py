@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 
 
 @pytest.fixture(autouse=True)

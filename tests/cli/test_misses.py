@@ -10,7 +10,7 @@ import pytest
 from feinsum.canonical import canonicalize
 from feinsum.cli.shared.notation import read_einsum
 from feinsum.db import open_store
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from feinsum.errors import MeasurementError
 from feinsum.measure import open_device
 from feinsum.records import Miss

@@ -33,13 +33,13 @@ connection.close()
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Path:
+def database(tmp_path):
     """Where a database can be made."""
     return tmp_path / "facts.sqlite"
 
 
 @pytest.fixture
-def filled_database(database: Path) -> Path:
+def filled_database(database):
     """A database with three records and the limits of a device."""
     with open_store(database) as store:
         for number in range(3):
@@ -49,7 +49,7 @@ def filled_database(database: Path) -> Path:
 
 
 @pytest.fixture
-def make_sql_store(tmp_path: Path) -> Iterator[Callable[[], SqlStore]]:
+def make_sql_store(tmp_path):
     """Makes new stores in files, closed after the test."""
     with ExitStack() as stack:
         names = iter(range(10**6))
@@ -59,31 +59,36 @@ def make_sql_store(tmp_path: Path) -> Iterator[Callable[[], SqlStore]]:
 
 
 @pytest.fixture
-def make_postgresql_store(postgresql: str) -> Iterator[Callable[[], SqlStore]]:
+def make_postgresql_store(postgresql):
     """Makes new stores, each in a schema of its own, dropped after the test."""
-    server = make_url(postgresql).set(drivername="postgresql+psycopg")
-    engine = create_engine(server, isolation_level="AUTOCOMMIT")
-
-    def run(statement: str) -> None:
-        with engine.connect() as connection:
-            connection.exec_driver_sql(statement)
-
     with ExitStack() as stack:
-        stack.callback(engine.dispose)
 
         def make() -> SqlStore:
-            name = f"feinsum_{uuid.uuid4().hex}"
-            run(f"CREATE SCHEMA {name}")
-            stack.callback(run, f"DROP SCHEMA {name} CASCADE")
-            url = server.update_query_dict({"options": f"-csearch_path={name}"})
-            text = url.render_as_string(hide_password=False)
-            return stack.enter_context(open_store(text))
+            url = stack.enter_context(schema_in(postgresql))
+            return stack.enter_context(open_store(url))
 
         yield make
 
 
+@contextmanager
+def schema_in(server: str) -> Iterator[str]:
+    """The URL of a new database in a PostgreSQL server, dropped afterwards."""
+    url = make_url(server).set(drivername="postgresql+psycopg")
+    engine = create_engine(url, isolation_level="AUTOCOMMIT", pool_pre_ping=True)
+    name = f"feinsum_{uuid.uuid4().hex}"
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE SCHEMA {name}")
+    try:
+        own = url.update_query_dict({"options": f"-csearch_path={name}"})
+        yield own.render_as_string(hide_password=False)
+    finally:
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"DROP SCHEMA {name} CASCADE")
+        engine.dispose()
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
-def any_database(request: pytest.FixtureRequest, database: Path) -> str:
+def any_database(request, database):
     """The path or URL of an empty database of each kind in turn."""
     if request.param == "sqlite":
         return str(database)
@@ -92,14 +97,14 @@ def any_database(request: pytest.FixtureRequest, database: Path) -> str:
 
 
 @pytest.fixture(params=["make_sql_store", "make_postgresql_store"])
-def make_any_sql_store(request: pytest.FixtureRequest) -> Callable[[], SqlStore]:
+def make_any_sql_store(request):
     """Makes new stores of each kind of database in turn."""
     make: Callable[[], SqlStore] = request.getfixturevalue(request.param)
     return make
 
 
 @pytest.fixture(params=["memory", "make_sql_store", "make_postgresql_store"])
-def make_store(request: pytest.FixtureRequest) -> MakeStore:
+def make_store(request):
     """Makes new stores of each kind in turn."""
     if request.param == "memory":
         return InMemoryStore
@@ -125,7 +130,7 @@ def locked_by_another_process(database: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def public_folder() -> Iterator[Path]:
+def public_folder():
     """A folder that another user may enter."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

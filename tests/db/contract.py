@@ -76,14 +76,14 @@ class FactStoreContract:
     """The laws of a :class:`feinsum.records.Store`."""
 
     @pytest.fixture
-    def make_store(self) -> MakeStore:
+    def make_store(self):
         raise NotImplementedError("a contract is run by its subclasses")
 
     @pytest.fixture
-    def store(self, make_store: MakeStore) -> Store:
+    def store(self, make_store):
         return make_store()
 
-    def test_new_store_is_empty_and_writable(self, store: Store) -> None:
+    def test_new_store_is_empty_and_writable(self, store):
         """It can be opened by whoever takes a database, and is not read-only."""
         assert isinstance(store, Store)
         store.check_writable()
@@ -91,7 +91,7 @@ class FactStoreContract:
         assert content(store) == ()
         assert store.query(WORKLOAD) == ()
 
-    def test_add_is_idempotent(self, store: Store) -> None:
+    def test_add_is_idempotent(self, store):
         """Adding a fact twice is adding it once; only the first time it is new."""
         assert store.add(make_record()) is True
         assert store.add(make_record()) is False
@@ -100,14 +100,14 @@ class FactStoreContract:
 
     @stores_settings
     @given(record=tuning_records())
-    def test_get_inverts_add(self, make_store: MakeStore, record: TuningRecord) -> None:
+    def test_get_inverts_add(self, make_store, record):
         """A record that was added is got back equal, by its id."""
         with released(make_store) as make:
             found = filled(make, [record]).get(record.id)
         assert found == record
         assert found.id == record.id
 
-    def test_unknown_id_is_refused(self, store: Store) -> None:
+    def test_unknown_id_is_refused(self, store):
         """An id that was never added raises RecordNotFoundError, naming it."""
         store.add(make_record())
         with pytest.raises(RecordNotFoundError, match="no-such-id"):
@@ -115,9 +115,7 @@ class FactStoreContract:
 
     @stores_settings
     @given(records=few_records)
-    def test_query_is_a_filter(
-        self, make_store: MakeStore, records: list[TuningRecord]
-    ) -> None:
+    def test_query_is_a_filter(self, make_store, records):
         """A query gives exactly the workload's records, filtered by device."""
         distinct = sorted({r.id: r for r in records}.values(), key=lambda r: r.id)
         with released(make_store) as make:
@@ -131,7 +129,7 @@ class FactStoreContract:
                         r for r in expected if r.environment.device.id == device_id
                     )
 
-    def test_documents_match_all_filters(self, store: Store) -> None:
+    def test_documents_match_all_filters(self, store):
         """Documents of a kind come ordered by id: those that match every filter."""
         devices = [make_environment(make_device(n)) for n in range(2)]
         records = [
@@ -152,14 +150,14 @@ class FactStoreContract:
         assert ids(among=[]) == ids(workload="none") == ids(device_id="none") == []
         assert list(store.documents("peaks", workload=first.workload)) == []
 
-    def test_lacking_ids_are_not_stored(self, store: Store) -> None:
+    def test_lacking_ids_are_not_stored(self, store):
         """Of some ids, those are lacking that are not stored."""
         store.add(make_record(0))
         ids = {make_record(n).id for n in range(2)}
         assert store.find_lacking("record", ids) == {make_record(1).id}
         assert store.find_lacking("record", set()) == set()
 
-    def test_processors_do_not_hide_facts(self, store: Store) -> None:
+    def test_processors_do_not_hide_facts(self, store):
         """Where the processor alone is another, or not known, facts are candidates,
         and fit as those of the same architecture.
         """
@@ -179,7 +177,7 @@ class FactStoreContract:
         found = store.candidates(look_up)[WORKLOAD]
         assert find_best_match(found, here, "strict").record == facts[2]
 
-    def test_like_is_a_filter(self, store: Store) -> None:
+    def test_like_is_a_filter(self, store):
         """Records whose text begins so, up to the bar and to the letter, by id."""
         texts = ["a b -> a | A0", "a b -> a | A1", "a b -> a b | A0", "b a -> b | A0"]
         for n, text in enumerate(texts):
@@ -190,7 +188,7 @@ class FactStoreContract:
         assert list(store.like("a b -> a")) == wanted
         assert [*store.like("a b"), *store.like("A b -> a")] == []
 
-    def test_adding_while_iterating(self, store: Store) -> None:
+    def test_adding_while_iterating(self, store):
         """A store may be added to while its records are read."""
         store.add(make_record(0))
         for record in store.records():
@@ -198,7 +196,7 @@ class FactStoreContract:
             assert store.add(make_peaks())
         assert len(store) == 1
 
-    def test_latest_peaks_win(self, store: Store) -> None:
+    def test_latest_peaks_win(self, store):
         """The limits of a device are the latest ones, added before or after others; new
         only the first time.
         """
@@ -214,7 +212,7 @@ class FactStoreContract:
 class TrialsContract:
     """The laws of a :class:`feinsum.records.Store` that keeps trials."""
 
-    def test_a_trial_reads_back(self, store: Any) -> None:
+    def test_a_trial_reads_back(self, store):
         """What is kept is what was given, whatever a compiler said; it is new once."""
         for n, message in enumerate(("", "é\n'quoted' \x00", "x" * 2000)):
             key = make_workload(n)
@@ -223,7 +221,7 @@ class TrialsContract:
             assert store.add(trial) is False
             assert store.trials(key) == (trial,)
 
-    def test_trials_are_of_one_workload_the_oldest_first(self, store: Any) -> None:
+    def test_trials_are_of_one_workload_the_oldest_first(self, store):
         """In the order of their times, in whatever order they were added."""
         known = [make_trial(n, second=n) for n in range(4)]
         store.add(make_trial(workload=WorkloadKey("another")))
@@ -231,7 +229,7 @@ class TrialsContract:
             store.add(known[n])
         assert store.trials(WORKLOAD) == tuple(known)
 
-    def test_what_was_tried_is_known(self, store: Any) -> None:
+    def test_what_was_tried_is_known(self, store):
         """The workloads that have trials, each once, in order; facts do not count."""
         assert store.tried() == ()
         store.add(make_record(workload=WorkloadKey("a fact")))
@@ -239,7 +237,7 @@ class TrialsContract:
             store.add(make_trial(n, workload=WorkloadKey(key)))
         assert store.tried() == ("a", "b")
 
-    def test_no_look_up_sees_a_trial(self, store: Any) -> None:
+    def test_no_look_up_sees_a_trial(self, store):
         """Trials are no records: not by query, by id, in all, nor in their number."""
         trial = make_trial()
         store.add(trial)
@@ -256,7 +254,7 @@ class TrialsContract:
 class PlansContract:
     """The laws of a :class:`feinsum.records.Store` that keeps plans."""
 
-    def test_adding_a_plan_is_idempotent(self, store: Any) -> None:
+    def test_adding_a_plan_is_idempotent(self, store):
         """What a plan moved and took is new only the first time, and reads back."""
         one, other = make_plan_record(0), make_plan_record(1)
         for record in (one, other):
@@ -266,7 +264,7 @@ class PlansContract:
         assert found == tuple(sorted((one, other), key=lambda record: record.id))
         assert [record.median_s for record in found if record == other] == [2e-3]
 
-    def test_plans_are_of_one_workload(self, store: Any) -> None:
+    def test_plans_are_of_one_workload(self, store):
         """Plans of another einsum are in no answer; nor are facts and trials."""
         one, other = make_plan_record(), make_plan_record(plan=make_plan(5))
         assert one.workload != other.workload
@@ -277,7 +275,7 @@ class PlansContract:
         assert store.plans("another") == ()
         assert len(store) == 1
 
-    def test_a_retracted_plan_is_in_no_answer(self, store: Any) -> None:
+    def test_a_retracted_plan_is_in_no_answer(self, store):
         """Before or after it comes."""
         gone, kept = make_plan_record(0), make_plan_record(1)
         store.add(Retraction(gone.id, "a wrong clock", "ann"))

@@ -6,7 +6,7 @@ import json
 from importlib.resources import files
 from pathlib import Path
 
-from feinsum.db.exchange import make_line_schema
+from feinsum.db.exchange.files import make_line_schema
 
 __all__ = ["GOLDEN", "schema_text"]
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
-from feinsum.db import SqlStore, open_store
-from feinsum.db.exchange import back_up_store, compare, import_entries, merge, read_file
+from feinsum.db import open_store
+from feinsum.db.exchange.files import read_file
+from feinsum.db.exchange.merging import back_up_store, compare, import_entries, merge
 from feinsum.errors import StoreUnavailableError
 from feinsum.records import InMemoryStore
 from tests.db.factories import make_peaks, make_record, make_trial
@@ -18,7 +17,7 @@ from tests.db.writer import Writer
 
 
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # if JAX was imported
-def test_a_file_is_copied_while_others_write(database: Path, tmp_path: Path) -> None:
+def test_a_file_is_copied_while_others_write(database, tmp_path):
     """The copy is whole, and has every fact that was acknowledged before it began."""
     with Writer(database, 0, 10_000) as writer:
         acknowledged = {writer.stdout.readline().strip() for _ in range(20)}
@@ -31,9 +30,7 @@ def test_a_file_is_copied_while_others_write(database: Path, tmp_path: Path) -> 
         assert acknowledged <= set(restored.ids("record"))
 
 
-def test_a_copy_can_take_the_place_of_the_database(
-    filled_database: Path, tmp_path: Path
-) -> None:
+def test_a_copy_can_take_the_place_of_the_database(filled_database, tmp_path):
     """By its name, or by merging it into a new one; nothing differs."""
     with open_store(filled_database) as store:
         store.add(make_trial())
@@ -45,9 +42,7 @@ def test_a_copy_can_take_the_place_of_the_database(
     assert list(tmp_path.glob("*.part")) == []
 
 
-def test_a_server_is_written_as_lines(
-    make_postgresql_store: Callable[[], SqlStore], tmp_path: Path
-) -> None:
+def test_a_server_is_written_as_lines(make_postgresql_store, tmp_path):
     """All documents; the suffix says what it is."""
     store = make_postgresql_store()
     store.add_all([make_record(0), make_record(1), make_peaks(), make_trial()])
@@ -58,7 +53,7 @@ def test_a_server_is_written_as_lines(
     assert all(found.is_empty for found in compare(store, restored))
 
 
-def test_no_file_is_overwritten(filled_database: Path, tmp_path: Path) -> None:
+def test_no_file_is_overwritten(filled_database, tmp_path):
     """What exists stays, also the database itself."""
     other = tmp_path / "precious"
     other.write_text("precious")

@@ -40,29 +40,23 @@ def assert_none_lost(database: str | Path, n_processes: int, n_facts: int) -> No
         assert expected <= {record.id for record in store.records()}
 
 
-def test_writers_wait_for_each_other(database: Path) -> None:
-    """4 processes make a new database and add 25 facts each: none is lost."""
-    assert_none_lost(database, 4, 25)
+@pytest.mark.parametrize(
+    ("n_processes", "n_facts"), [(4, 25), pytest.param(32, 200, marks=pytest.mark.long)]
+)
+def test_writers_wait_for_each_other(database, n_processes, n_facts):
+    """Processes make a new database and add facts: none is lost."""
+    assert_none_lost(database, n_processes, n_facts)
 
 
-def test_writers_share_a_server(make_postgresql_store: MakeStore) -> None:
-    """3 processes add 25 facts each to PostgreSQL: none is lost."""
-    assert_none_lost(url_of(make_postgresql_store()), 3, 25)
+@pytest.mark.parametrize(
+    ("n_processes", "n_facts"), [(3, 25), pytest.param(32, 200, marks=pytest.mark.long)]
+)
+def test_writers_share_a_server(make_postgresql_store, n_processes, n_facts):
+    """Processes add facts to PostgreSQL: none is lost."""
+    assert_none_lost(url_of(make_postgresql_store()), n_processes, n_facts)
 
 
-@pytest.mark.long
-def test_many_writers_wait_for_each_other(database: Path) -> None:
-    """32 processes make a new database and add 200 facts each: none is lost."""
-    assert_none_lost(database, 32, 200)
-
-
-@pytest.mark.long
-def test_many_writers_share_a_server(make_postgresql_store: MakeStore) -> None:
-    """32 processes add 200 facts each to PostgreSQL: none is lost."""
-    assert_none_lost(url_of(make_postgresql_store()), 32, 200)
-
-
-def test_older_database_is_migrated_once(database: Path) -> None:
+def test_older_database_is_migrated_once(database):
     """Processes that open an older database together migrate and copy it once."""
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript(OLD_SCHEMA.read_text())
@@ -98,22 +92,14 @@ def assert_is_whole(database: Path) -> None:
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
-def test_killed_writers_lose_nothing(database: Path) -> None:
-    """Every fact that a writer acknowledged before SIGKILL is there; 5 kills."""
-    assert_survives_kills(database, 5)
+@pytest.mark.parametrize("n_kills", [5, pytest.param(50, marks=pytest.mark.long)])
+def test_killed_writers_lose_nothing(database, n_kills):
+    """Every fact that a writer acknowledged before SIGKILL is there."""
+    assert_survives_kills(database, n_kills)
     assert_is_whole(database)
 
 
 @pytest.mark.long
-def test_many_killed_writers_lose_nothing(database: Path) -> None:
-    """The same for 50 kills."""
-    assert_survives_kills(database, 50)
-    assert_is_whole(database)
-
-
-@pytest.mark.long
-def test_a_server_loses_nothing_of_killed_writers(
-    make_postgresql_store: MakeStore,
-) -> None:
+def test_a_server_loses_nothing_of_killed_writers(make_postgresql_store):
     """The same for 50 kills of writers to PostgreSQL."""
     assert_survives_kills(url_of(make_postgresql_store()), 50)

@@ -16,24 +16,6 @@ from tests.db.contract import (
 )
 
 
-class TestInMemoryStore(FactStoreContract, TrialsContract, PlansContract):
-    @pytest.fixture
-    def make_store(self) -> MakeStore:
-        return InMemoryStore
-
-
-class TestSqliteStore(FactStoreContract, TrialsContract, PlansContract):
-    @pytest.fixture
-    def make_store(self, make_sql_store: MakeStore) -> MakeStore:
-        return make_sql_store
-
-
-class TestPostgresqlStore(FactStoreContract, TrialsContract, PlansContract):
-    @pytest.fixture
-    def make_store(self, make_postgresql_store: MakeStore) -> MakeStore:
-        return make_postgresql_store
-
-
 class Scattered(LayeredStore):
     """Everything lies in a layer that its id chooses, or in the first two.
 
@@ -50,13 +32,17 @@ class Scattered(LayeredStore):
         return min(store.add(document) for store in chosen)
 
 
-class TestLayeredStore(FactStoreContract, TrialsContract, PlansContract):
-    @pytest.fixture
-    def make_store(self) -> MakeStore:
-        return lambda: LayeredStore([InMemoryStore(), InMemoryStore()])
+STORES = {
+    "memory": InMemoryStore,
+    "layers": lambda: LayeredStore([InMemoryStore(), InMemoryStore()]),
+    "several layers": lambda: Scattered([InMemoryStore() for _ in range(3)]),
+}
 
 
-class TestFactsInSeveralLayers(FactStoreContract, TrialsContract, PlansContract):
-    @pytest.fixture
-    def make_store(self) -> MakeStore:
-        return lambda: Scattered([InMemoryStore() for _ in range(3)])
+class TestStores(FactStoreContract, TrialsContract, PlansContract):
+    @pytest.fixture(params=[*STORES, "make_sql_store", "make_postgresql_store"])
+    def make_store(self, request):
+        if request.param in STORES:
+            return STORES[request.param]
+        make: MakeStore = request.getfixturevalue(request.param)
+        return make

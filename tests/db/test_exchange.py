@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import product
@@ -15,16 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db import SqlStore, open_store
-from feinsum.db.exchange import (
-    Bad,
-    compare,
-    import_entries,
-    list_documents,
-    merge,
-    read_file,
-    write_file,
-)
+from feinsum.db import open_store
+from feinsum.db.exchange.files import Bad, read_file, write_file
+from feinsum.db.exchange.merging import compare, import_entries, list_documents, merge
 from feinsum.errors import InvalidRecordError, StoreUnavailableError
 from feinsum.records import (
     Document,
@@ -98,13 +91,7 @@ def everything() -> list[Document]:
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @in_files
 @given(one=few, two=few, three=few)
-def test_merging_is_a_union(
-    tmp_path_factory: pytest.TempPathFactory,
-    kind: str,
-    one: list[Document],
-    two: list[Document],
-    three: list[Document],
-) -> None:
+def test_merging_is_a_union(tmp_path_factory, kind, one, two, three):
     """A ∪ b = b ∪ a, (a ∪ b) ∪ c = a ∪ (b ∪ c), a ∪ a = a; all is in it."""
     with ExitStack() as stack:
         folder = None if kind == "memory" else tmp_path_factory.mktemp("union")
@@ -122,9 +109,7 @@ def test_merging_is_a_union(
 
 
 @given(one=few, two=few)
-def test_a_comparison_names_what_each_lacks(
-    one: list[Document], two: list[Document]
-) -> None:
+def test_a_comparison_names_what_each_lacks(one, two):
     """By kind: the difference of the sets, both ways, and the number in both."""
     with ExitStack() as stack:
         make = Makes(stack, None)
@@ -137,10 +122,7 @@ def test_a_comparison_names_what_each_lacks(
             assert found.is_empty == (ids_a == ids_b)
 
 
-def test_between_all_kinds_of_databases(
-    make_postgresql_store: Callable[[], SqlStore],
-    make_sql_store: Callable[[], SqlStore],
-) -> None:
+def test_between_all_kinds_of_databases(make_postgresql_store, make_sql_store):
     """Whatever the stores are, all documents arrive, and once."""
     makes = InMemoryStore, make_sql_store, make_postgresql_store
     for make_source, make_target in product(makes, makes):
@@ -152,7 +134,7 @@ def test_between_all_kinds_of_databases(
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-def test_a_file_reads_back(tmp_path: Path, database: Path, suffix: str) -> None:
+def test_a_file_reads_back(tmp_path, database, suffix):
     """All documents, of all kinds, as they were; a second time nothing is new."""
     path = tmp_path / f"facts{suffix}"
     with open_store(database) as source:
@@ -178,9 +160,7 @@ UNKEEPABLE = (
 )  # fmt: skip
 
 
-def test_what_no_column_takes_is_refused_alike(
-    make_any_sql_store: Callable[[], SqlStore],
-) -> None:
+def test_what_no_column_takes_is_refused_alike(make_any_sql_store):
     """By SQLite as by PostgreSQL, so that they can be merged; the others are kept."""
     bad = [(f"line {n}", document) for n, document in enumerate(UNKEEPABLE, 3)]
     entries = [("line 2", make_record(0)), *bad, ("line 99", make_record(1))]
@@ -191,15 +171,13 @@ def test_what_no_column_takes_is_refused_alike(
     assert len(store) == 2
 
 
-def test_a_forged_id_is_not_taken(
-    make_sql_store: Callable[[], SqlStore], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_forged_id_is_not_taken(make_sql_store, caplog):
     """A row whose id is that of a text in another form is left out of a merger."""
     text = f" {to_json(make_record(0))}"
     source, target = make_sql_store(), make_sql_store()
     source.add_all([make_record(0), make_record(1)])
     forged = hashlib.sha256(text.encode()).hexdigest()
-    with source.transactions.engine.begin() as connection:
+    with source.engine.begin() as connection:
         connection.exec_driver_sql(
             "UPDATE records SET id = ?, document = ? WHERE id = ?",
             (forged, text, make_record(0).id),
@@ -209,7 +187,7 @@ def test_a_forged_id_is_not_taken(
     assert forged in caplog.text
 
 
-def test_the_first_bad_entry_can_end_an_import() -> None:
+def test_the_first_bad_entry_can_end_an_import():
     """What stands before it is kept, what comes after it is not looked at."""
 
     def end(bad: Bad) -> None:
@@ -223,7 +201,7 @@ def test_the_first_bad_entry_can_end_an_import() -> None:
     assert content(store) == [make_record(0)]
 
 
-def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_used_is_named(tmp_path):
     """Missing, a folder, in a folder that does not exist: a StoreUnavailableError."""
     for path in (tmp_path / "no such file", tmp_path):
         with pytest.raises(StoreUnavailableError, match="cannot be read"):
@@ -232,7 +210,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         write_file([], tmp_path / "no such folder" / "facts.jsonl")
 
 
-def test_a_failed_export_leaves_the_older_file(tmp_path: Path) -> None:
+def test_a_failed_export_leaves_the_older_file(tmp_path):
     """It is replaced only by a complete one."""
     path = tmp_path / "facts.jsonl"
     path.write_text("older")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -12,16 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db import SqlStore, open_store
-from feinsum.db.exchange import (
-    collect_garbage,
-    compare,
-    find_garbage,
-    import_entries,
-    merge,
-    read_file,
-    rekey_record,
-)
+from feinsum.db import open_store
+from feinsum.db.exchange.files import read_file
+from feinsum.db.exchange.garbage import collect_garbage, find_garbage
+from feinsum.db.exchange.merging import compare, import_entries, merge
+from feinsum.db.exchange.rekeying import rekey_record
 from feinsum.errors import StoreUnavailableError
 from feinsum.records import InMemoryStore, Policy, TuningRecord, find_best_match
 from tests.db.factories import (
@@ -69,7 +63,7 @@ def left_of(records: Sequence[TuningRecord], n_next: int) -> list[TuningRecord]:
 
 @counts(60, 5000)
 @given(st.lists(facts(), max_size=20, unique_by=lambda record: record.id))
-def test_no_look_up_has_another_answer(records: list[TuningRecord]) -> None:
+def test_no_look_up_has_another_answer(records):
     """Wherever it is asked, under any policy, with any transforms installed."""
     left = left_of(records, 0)
     for known in ([TRANSFORMS[0]], [TRANSFORMS[1]], TRANSFORMS):
@@ -89,9 +83,7 @@ def test_no_look_up_has_another_answer(records: list[TuningRecord]) -> None:
     st.lists(facts(), max_size=15, unique_by=lambda record: record.id),
     st.integers(0, 3),
 )
-def test_collecting_twice_is_collecting_once(
-    records: list[TuningRecord], n_next: int
-) -> None:
+def test_collecting_twice_is_collecting_once(records, n_next):
     """What is left has nothing more that can go."""
     left = left_of(records, n_next)
     assert left_of(left, n_next) == left
@@ -115,7 +107,7 @@ def distinct(n: int, **options: object) -> list[TuningRecord]:
     ]
 
 
-def test_the_best_and_the_next_ones_are_kept() -> None:
+def test_the_best_and_the_next_ones_are_kept():
     """The slowest go; each says its place in its group and why."""
     records = distinct(6)
     plan = find_garbage([records[::-1]], 2)
@@ -127,7 +119,7 @@ def test_the_best_and_the_next_ones_are_kept() -> None:
     assert find_garbage([records], 5).surplus == ()
 
 
-def test_facts_that_warn_are_kept() -> None:
+def test_facts_that_warn_are_kept():
     """What is slower than the plain kernel says where a recipe is not to be taken."""
     records = [
         replace(r, measurement=replace(r.measurement, baseline_s=(2.0**-26,)))
@@ -136,7 +128,7 @@ def test_facts_that_warn_are_kept() -> None:
     assert left_of(records, 0) == records
 
 
-def test_what_comes_after_a_recipe_that_is_slow_elsewhere_is_kept() -> None:
+def test_what_comes_after_a_recipe_that_is_slow_elsewhere_is_kept():
     """Where the best recipe of a device is slow, the next one of it is taken."""
     fast, slower = distinct(2)
     slow_here = replace(
@@ -149,7 +141,7 @@ def test_what_comes_after_a_recipe_that_is_slow_elsewhere_is_kept() -> None:
     assert left_of(records, 0) == records
 
 
-def test_groups_do_not_compete() -> None:
+def test_groups_do_not_compete():
     """Another device, driver, size, transform or spelling is another group."""
     fast, slow = distinct(2)
     others = [
@@ -164,7 +156,7 @@ def test_groups_do_not_compete() -> None:
     assert left_of([fast, slow, *others], 0) == [fast, *others]
 
 
-def test_what_a_kept_fact_was_rekeyed_from_is_kept() -> None:
+def test_what_a_kept_fact_was_rekeyed_from_is_kept():
     """Under its own key a slower one would go."""
     slow = distinct(2)[1]
     workload = WorkloadKey("of today")
@@ -173,11 +165,7 @@ def test_what_a_kept_fact_was_rekeyed_from_is_kept() -> None:
     assert [e.id for e in find_garbage([distinct(2)], 0).surplus] == [slow.id]
 
 
-def test_what_goes_can_be_brought_back(
-    tmp_path: Path,
-    make_sql_store: Callable[[], SqlStore],
-    make_postgresql_store: Callable[[], SqlStore],
-) -> None:
+def test_what_goes_can_be_brought_back(tmp_path, make_sql_store, make_postgresql_store):
     """From the file of what was removed, and from the copy that was made before."""
     for make in (make_sql_store, make_postgresql_store):
         store, before = make(), InMemoryStore()
@@ -202,9 +190,7 @@ def test_what_goes_can_be_brought_back(
         assert all(difference.is_empty for difference in compare(before, store))
 
 
-def test_nothing_goes_that_cannot_be_written_down(
-    make_sql_store: Callable[[], SqlStore], tmp_path: Path
-) -> None:
+def test_nothing_goes_that_cannot_be_written_down(make_sql_store, tmp_path):
     """Without a place for the files nothing is removed."""
     store = make_sql_store()
     store.add_all(distinct(6))

@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.exchange import make_t4_document, write_t4
+from feinsum.db.exchange.kernel_tuner import make_t4_document, write_t4
 from feinsum.records import Device, from_json
 from tests.db.factories import (
     make_device,
@@ -73,7 +73,7 @@ T4 = Draft202012Validator(
 """The rules of T4's schemas "results" and "metadata" 1.0.0, in one."""
 
 
-def test_a_fact_is_a_correct_result() -> None:
+def test_a_fact_is_a_correct_result():
     """With its recipe, all samples in milliseconds, and the objective."""
     document = make_t4_document([make_record(1)])
     T4.validate(document)
@@ -92,7 +92,7 @@ def test_a_fact_is_a_correct_result() -> None:
     assert result["objectives"] == ["time"]
 
 
-def test_the_hardware_is_the_device_with_its_processor() -> None:
+def test_the_hardware_is_the_device_with_its_processor():
     """As it is written in the fact; without one where none was recorded."""
     device = make_device(processor=make_processor("zen5"))
     for one in (device, make_device()):
@@ -103,7 +103,7 @@ def test_the_hardware_is_the_device_with_its_processor() -> None:
         assert ("processor" in hardware) == (one is device)
 
 
-def test_a_trial_is_a_result_good_or_bad() -> None:
+def test_a_trial_is_a_result_good_or_bad():
     """Its status is one of T4's words."""
     for status, word in (
         ("ok", "correct"),
@@ -126,7 +126,7 @@ def contents(folder: Path) -> dict[str, Any]:
     return {path.name: json.loads(path.read_text()) for path in folder.iterdir()}
 
 
-def test_a_file_is_of_one_workload_and_environment(tmp_path: Path) -> None:
+def test_a_file_is_of_one_workload_and_environment(tmp_path):
     """Named after both; limits of devices have no place in it."""
     elsewhere, other = make_environment(driver="7.0"), WorkloadKey("another")
     records = [make_record(0), make_record(1), make_record(0, environment=elsewhere)]
@@ -140,7 +140,7 @@ def test_a_file_is_of_one_workload_and_environment(tmp_path: Path) -> None:
         assert name.startswith(document["metadata"]["workload"])
 
 
-def test_no_key_leads_out_of_the_folder(tmp_path: Path) -> None:
+def test_no_key_leads_out_of_the_folder(tmp_path):
     """A key that is no name of a file gets its digest as a name."""
     keys = "../../escaped", "/etc/passwd", ".", "k" * 400, "é\n"
     write_t4([make_record(workload=WorkloadKey(k)) for k in keys], tmp_path / "a/t4")
@@ -149,7 +149,7 @@ def test_no_key_leads_out_of_the_folder(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_the_order_of_documents_does_not_matter(tmp_path: Path) -> None:
+def test_the_order_of_documents_does_not_matter(tmp_path):
     """The same facts are the same files."""
     documents = [make_record(n) for n in range(4)]
     write_t4(documents, tmp_path / "one")

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from feinsum.db.exchange import Bad, files, make_line_schema, read_lines, write_lines
+from feinsum.db.exchange import files
+from feinsum.db.exchange.files import Bad, make_line_schema, read_lines, write_lines
 from feinsum.errors import InvalidRecordError, SchemaVersionError
 from feinsum.records import Document, get_kind, to_json
 from feinsum.records.document import digest_of, format_canonical
@@ -52,7 +53,7 @@ def line_with(**changes: object) -> bytes:
 
 @counts(25, 500)
 @given(documents)
-def test_what_is_written_reads_back(given_documents: list[Document]) -> None:
+def test_what_is_written_reads_back(given_documents):
     """Every document of every kind, in order; the counts are right."""
     stream = io.BytesIO()
     n_written = write_lines(given_documents, stream)
@@ -63,25 +64,25 @@ def test_what_is_written_reads_back(given_documents: list[Document]) -> None:
 
 @counts(20, 500)
 @given(documents, documents)
-def test_files_can_be_joined(one: list[Document], two: list[Document]) -> None:
+def test_files_can_be_joined(one, two):
     """A header may come again, and lines may be blank."""
     assert read(written(*one) + b"\n\n" + written(*two)) == one + two
 
 
-def test_the_schema_is_that_of_the_dataclasses() -> None:
+def test_the_schema_is_that_of_the_dataclasses():
     """If a dataclass was changed: ``make golden-schema``, and a changelog line."""
     assert GOLDEN.read_text() == schema_text()
 
 
 @counts(20, 500)
 @given(documents)
-def test_every_line_is_valid_under_the_schema(given_documents: list[Document]) -> None:
+def test_every_line_is_valid_under_the_schema(given_documents):
     """Another program can rely on the schema."""
     lines = map(json.loads, written(*given_documents).splitlines())
     assert [problem for line in lines for problem in VALIDATOR.iter_errors(line)] == []
 
 
-def test_what_the_schema_refuses_is_refused() -> None:
+def test_what_the_schema_refuses_is_refused():
     """Wrong types, unknown kinds and unknown fields, each named."""
     for changes, reason in (
         ({"kind": "record", "more": 1}, "more"),
@@ -129,7 +130,7 @@ HOSTILE = (
 )
 
 
-def test_a_hostile_line_is_refused() -> None:
+def test_a_hostile_line_is_refused():
     """It is named by its number, with the reason; the lines around it are read."""
     lines = [line + written(make_trial(n))[49:] for n, (line, _) in enumerate(HOSTILE)]
     entries = [*read_lines(io.BytesIO(HEADER + b"".join(lines)))]
@@ -160,7 +161,7 @@ class Endless(io.RawIOBase):
         return b"x" * n
 
 
-def test_a_line_of_100_megabytes_is_not_read_into_memory() -> None:
+def test_a_line_of_100_megabytes_is_not_read_into_memory():
     """It is refused after a bounded number of bytes, and passed over in pieces."""
     stream: Any = Endless(100 * 2**20)
     with pytest.raises(InvalidRecordError, match=r"line 1.*longer than"):
@@ -169,7 +170,7 @@ def test_a_line_of_100_megabytes_is_not_read_into_memory() -> None:
     assert stream.left == 0
 
 
-def test_a_long_line_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_line_is_passed_over(monkeypatch):
     """The line after it is read."""
     monkeypatch.setattr(files, "LINE_BYTES", 3000)
     problem, document = read(
@@ -179,7 +180,7 @@ def test_a_long_line_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     assert document == make_record()
 
 
-def test_a_file_without_a_header_is_refused() -> None:
+def test_a_file_without_a_header_is_refused():
     """Whatever else it is, it was not written by an export; nor is one of a newer
     format read wrongly. An empty file holds nothing.
     """

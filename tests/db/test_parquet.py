@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 
 import pyarrow
 import pytest
@@ -11,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from feinsum.db.exchange import Bad, read_file, write_file
+from feinsum.db.exchange.files import Bad, read_file, write_file
 from feinsum.errors import InvalidRecordError
-from feinsum.records import TuningRecord, to_json
+from feinsum.records import to_json
 from tests.db.factories import (
     make_device,
     make_environment,
@@ -28,9 +27,7 @@ from tests.strategies import counts
 
 @counts(20, 500)
 @given(records=st.lists(tuning_records(), max_size=6))
-def test_records_read_back(
-    tmp_path_factory: pytest.TempPathFactory, records: list[TuningRecord]
-) -> None:
+def test_records_read_back(tmp_path_factory, records):
     """Every document in order, whatever characters it has."""
     path = tmp_path_factory.mktemp("parquet") / "facts.parquet"
     write_file(records, path)
@@ -39,7 +36,7 @@ def test_records_read_back(
     ] == records
 
 
-def test_the_columns_are_of_the_documents(tmp_path: Path) -> None:
+def test_the_columns_are_of_the_documents(tmp_path):
     """A kind that has no such column has null there, as has a device whose processor
     was not recorded; times are in UTC.
     """
@@ -73,7 +70,7 @@ HOSTILE = (
 """The column that is changed, its value, and the reason."""
 
 
-def test_a_hostile_row_is_refused(tmp_path: Path) -> None:
+def test_a_hostile_row_is_refused(tmp_path):
     """It is named by its number, with the reason; the rows around it are read."""
     record = make_record()
     good = {"kind": "record", "id": record.id, "document": to_json(record)}
@@ -87,7 +84,7 @@ def test_a_hostile_row_is_refused(tmp_path: Path) -> None:
         assert reason in str(entry)
 
 
-def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_table_is_refused(tmp_path):
     """Empty, cut off, or something else."""
     path = tmp_path / "facts.parquet"
     other = pickle.dumps(3), b'{"kind":"header"}'
@@ -97,7 +94,7 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
             list(read_file(path))
 
 
-def test_a_table_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_a_table_of_somebody_else_is_refused(tmp_path):
     """It lacks the columns, or they have other types."""
     path = tmp_path / "facts.parquet"
     parquet.write_table(pyarrow.table({"a": [1]}), path)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from feinsum.db.exchange import merge
+from feinsum.db.exchange.merging import merge
 from feinsum.errors import ImplausibleError
 from feinsum.records import InMemoryStore, RetractionQuery, check_plausible, judge
 from feinsum.records.signature import explain_untrusted, format_public_key, sign

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from sqlalchemy import event
 
 from feinsum.canonical import WorkloadKey
@@ -32,18 +30,18 @@ def plan_of(store: SqlStore, explain: str, look_up: dict[str, str]) -> str:
     def note(_c: object, _cursor: object, statement: str, values: object, *_: object):
         seen.append((statement, values))
 
-    event.listen(store.transactions.engine, "before_cursor_execute", note)
+    event.listen(store.engine, "before_cursor_execute", note)
     assert len(store.query(WorkloadKey("workload 7"), **look_up)) == 3 - 2 * len(
         look_up
     )
-    event.remove(store.transactions.engine, "before_cursor_execute", note)
+    event.remove(store.engine, "before_cursor_execute", note)
     statement, values = next(entry for entry in seen if "records" in entry[0])
-    with store.transactions.engine.connect() as connection:
+    with store.engine.connect() as connection:
         rows = connection.exec_driver_sql(f"{explain} {statement}", values).all()
     return "\n".join(" ".join(map(str, row)) for row in rows)
 
 
-def test_sqlite_uses_the_index(make_sql_store: Callable[[], SqlStore]) -> None:
+def test_sqlite_uses_the_index(make_sql_store):
     """EXPLAIN QUERY PLAN: a search in the index, no scan of the table."""
     store = make_sql_store()
     fill(store)
@@ -53,9 +51,7 @@ def test_sqlite_uses_the_index(make_sql_store: Callable[[], SqlStore]) -> None:
         assert "SCAN" not in plan
 
 
-def test_postgresql_uses_the_index(
-    make_postgresql_store: Callable[[], SqlStore],
-) -> None:
+def test_postgresql_uses_the_index(make_postgresql_store):
     """EXPLAIN: an index scan of the records; after ANALYZE and before it."""
     store = make_postgresql_store()
     fill(store)
@@ -64,17 +60,15 @@ def test_postgresql_uses_the_index(
             plan = plan_of(store, "EXPLAIN", look_up)
             assert INDEX in plan
             assert "Seq Scan on records" not in plan
-        with store.transactions.engine.begin() as connection:
+        with store.engine.begin() as connection:
             connection.exec_driver_sql("ANALYZE records")
 
 
-def test_limits_are_found_by_their_index(
-    make_sql_store: Callable[[], SqlStore],
-) -> None:
+def test_limits_are_found_by_their_index(make_sql_store):
     """Those of a device are not searched among all."""
     store = make_sql_store()
     store.add(make_peaks())
-    with store.transactions.engine.connect() as connection:
+    with store.engine.connect() as connection:
         (row,) = connection.exec_driver_sql(
             "EXPLAIN QUERY PLAN SELECT document FROM device_peaks WHERE device_id = 'd'"
         ).all()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import cast
@@ -10,9 +9,8 @@ from typing import cast
 import pytest
 from sqlalchemy import QueuePool, text
 
-from feinsum.db import SqlStore
-from feinsum.db.server import Reader, ServingStore, open_serving_store
-from feinsum.db.server.reader import CHUNK
+from feinsum.db.server.reader import CHUNK, Reader
+from feinsum.db.server.serving import open_serving_store
 from feinsum.db.sql.engine import SET_UP
 from feinsum.errors import StoreError, StoreUnavailableError
 from feinsum.records import to_json
@@ -26,24 +24,24 @@ from tests.db.factories import (
 
 
 @pytest.fixture
-def store(any_database: str) -> Iterator[ServingStore]:
+def store(any_database):
     with open_serving_store(any_database) as opened:
         yield opened
 
 
 def n_connections(reader: Reader) -> int:
     """How many connections are open, in use or not."""
-    pool = cast(QueuePool, reader._transactions.engine.pool)
+    pool = cast(QueuePool, reader.engine.pool)
     return pool.checkedin() + pool.checkedout()
 
 
 @pytest.fixture
-def reader(store: ServingStore) -> Iterator[Reader]:
+def reader(store):
     with closing(store.reader()) as opened:
         yield opened
 
 
-def test_a_reader_finds_what_a_query_finds(store: ServingStore, reader: Reader) -> None:
+def test_a_reader_finds_what_a_query_finds(store, reader):
     """The facts of a workload are those of the store, with their documents."""
     device = make_device(processor=make_processor())
     records = [make_record(n) for n in range(4)]
@@ -57,9 +55,7 @@ def test_a_reader_finds_what_a_query_finds(store: ServingStore, reader: Reader) 
     assert reader.devices() == {one.id: one for one in (make_device(), device)}
 
 
-def test_a_reader_takes_more_than_one_statement(
-    store: ServingStore, reader: Reader
-) -> None:
+def test_a_reader_takes_more_than_one_statement(store, reader):
     """However many workloads are asked for, each is answered."""
     store.add(make_record())
     keys = [f"none-{n}" for n in range(CHUNK)] + [WORKLOAD, WORKLOAD]
@@ -68,27 +64,23 @@ def test_a_reader_takes_more_than_one_statement(
     assert len(found[WORKLOAD]) == 1
 
 
-def test_a_reader_leaves_out_what_is_damaged(
-    store: ServingStore, reader: Reader
-) -> None:
+def test_a_reader_leaves_out_what_is_damaged(store, reader):
     """A row whose document was changed is not answered."""
     store.add(make_record(0))
     store.add(make_record(1))
     change = text(
         "UPDATE records SET document=replace(document, '8', '9') WHERE id=:id"
     )
-    with store.transactions.engine.begin() as connection:
+    with store.engine.begin() as connection:
         connection.execute(change, {"id": make_record(0).id})
     assert [f.record for f in reader.facts([WORKLOAD])[WORKLOAD]] == [make_record(1)]
 
 
-def test_a_device_whose_processor_is_damaged_is_read_without(
-    store: ServingStore, reader: Reader
-) -> None:
+def test_a_device_whose_processor_is_damaged_is_read_without(store, reader):
     """It can still be shown; its facts have devices of their own."""
     device = make_device(processor=make_processor())
     store.add(make_record(environment=make_environment(device)))
-    with store.transactions.engine.begin() as connection:
+    with store.engine.begin() as connection:
         connection.execute(text("UPDATE devices SET processor = '{}'"))
     without = {device.id: make_device()}
     assert reader.devices() == without
@@ -96,9 +88,7 @@ def test_a_device_whose_processor_is_damaged_is_read_without(
     assert store.query(WORKLOAD)[0].environment.device == device
 
 
-def test_the_generation_changes_with_every_commit(
-    store: ServingStore, reader: Reader
-) -> None:
+def test_the_generation_changes_with_every_commit(store, reader):
     """It is equal while nothing is written, and another after each write."""
     seen = [reader.generation()]
     assert reader.generation() == seen[0]
@@ -110,7 +100,7 @@ def test_the_generation_changes_with_every_commit(
     assert len(set(seen)) == len(seen)
 
 
-def test_a_reader_that_was_closed_is_refused(store: ServingStore) -> None:
+def test_a_reader_that_was_closed_is_refused(store):
     """It says that it was closed."""
     reader = store.reader()
     reader.generation()
@@ -119,9 +109,7 @@ def test_a_reader_that_was_closed_is_refused(store: ServingStore) -> None:
         reader.facts([WORKLOAD])
 
 
-def test_a_connection_that_failed_is_dropped(
-    store: ServingStore, reader: Reader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_that_failed_is_dropped(store, reader, monkeypatch):
     """After any number of failures a reader holds no more connections than before."""
     reader.facts([WORKLOAD])
     n_open = n_connections(reader)
@@ -134,9 +122,7 @@ def test_a_connection_that_failed_is_dropped(
     assert n_connections(reader) == n_open
 
 
-def test_a_connection_that_cannot_be_set_up_is_dropped(
-    store: ServingStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_that_cannot_be_set_up_is_dropped(store, monkeypatch):
     """It is closed, whenever a read tries again."""
     with monkeypatch.context() as patched:
         patched.setattr("feinsum.db.sql.engine.SET_UP", dict.fromkeys(SET_UP, "NO"))
@@ -147,9 +133,7 @@ def test_a_connection_that_cannot_be_set_up_is_dropped(
         assert n_connections(reader) == 0
 
 
-def test_threads_that_end_leave_no_connections(
-    store: ServingStore, reader: Reader
-) -> None:
+def test_threads_that_end_leave_no_connections(store, reader):
     """Threads of a server come and go; its connections are as many as reads at once."""
     store.add(make_record())
     for _ in range(20):
@@ -158,9 +142,7 @@ def test_threads_that_end_leave_no_connections(
     assert n_connections(reader) == 1
 
 
-def test_reads_at_once_have_connections_of_their_own(
-    store: ServingStore, reader: Reader
-) -> None:
+def test_reads_at_once_have_connections_of_their_own(store, reader):
     """None waits for another, and what one reads is not what another asked for."""
     store.add_all([make_record(n, workload=f"key-{n}") for n in range(8)])
 
@@ -173,9 +155,7 @@ def test_reads_at_once_have_connections_of_their_own(
     assert 1 <= n_connections(reader) <= 8
 
 
-def test_a_new_table_is_read_by_its_index(
-    make_postgresql_store: Callable[[], SqlStore],
-) -> None:
+def test_a_new_table_is_read_by_its_index(make_postgresql_store):
     """Also before PostgreSQL has statistics of it: it would read all of it."""
     url = make_postgresql_store().location.url
     with open_serving_store(url.render_as_string(hide_password=False)) as store:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feinsum.canonical import CANONICALIZER, FORM_VERSION, WorkloadKey, canonicalize
-from feinsum.db import SqlStore, open_store
-from feinsum.db.exchange import REKEYED_FROM, merge, rekey, rekey_record
-from feinsum.errors import StoreUnavailableError
+from feinsum.db import SqlStore
+from feinsum.db.exchange.merging import merge
+from feinsum.db.exchange.rekeying import REKEYED_FROM, rekey, rekey_record
 from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum, from_text, to_text
 from feinsum.records import Trial, TuningRecord, accept_all, to_json
 from tests import strategies
 from tests.db.contract import content
 from tests.db.factories import make_device, make_peaks, make_record, make_trial
-from tests.db.test_schema import OLD, OLD_SCHEMA
 from tests.older import OLDER, older_key, respelled, under_older_key
 
 PRESENT = f"{FORM_VERSION}-{CANONICALIZER}"
@@ -70,7 +65,7 @@ def documents(store: SqlStore) -> tuple[Any, ...]:
 
 
 @pytest.fixture
-def make(make_any_sql_store: Callable[[], SqlStore]) -> Callable[..., SqlStore]:
+def make(make_any_sql_store):
     """Makes stores with documents."""
 
     def make(*given: Any) -> SqlStore:
@@ -93,9 +88,7 @@ keys = st.sampled_from([WorkloadKey(f"{v}-0123") for v in (OLDER, PRESENT, NEWER
 
 @strategies.counts(20, 5000)
 @given(record=records, first=keys, second=keys)
-def test_the_way_does_not_matter(
-    record: TuningRecord, first: WorkloadKey, second: WorkloadKey
-) -> None:
+def test_the_way_does_not_matter(record, first, second):
     """By way of another key a record becomes what it becomes at once; back under its
     own key it is itself.
     """
@@ -106,7 +99,7 @@ def test_the_way_does_not_matter(
     assert rekey_record(rekey_record(record, first), record.workload).id == record.id
 
 
-def test_the_fact_stays_as_it_is() -> None:
+def test_the_fact_stays_as_it_is():
     """The key is new and the provenance names the origin; all else is unchanged."""
     old = replace(respelled(fact(EINSUMS[0])), provenance={"host": "here"})
     new = rekey_record(old, WorkloadKey(f"{NEWER}-0123"))
@@ -114,9 +107,7 @@ def test_the_fact_stays_as_it_is() -> None:
     assert replace(new, workload=old.workload, provenance=old.provenance) == old
 
 
-def test_older_documents_are_found_under_the_key_of_today(
-    make: Callable[..., SqlStore],
-) -> None:
+def test_older_documents_are_found_under_the_key_of_today(make):
     """Facts and trials, with their own texts; what was there stays, to the byte; the
     second time nothing is added.
     """
@@ -147,7 +138,7 @@ def key_of(record: TuningRecord) -> WorkloadKey:
     return canonicalize(from_text(record.workload_text)).key
 
 
-def test_rekeying_commutes_with_merging(make: Callable[..., SqlStore]) -> None:
+def test_rekeying_commutes_with_merging(make):
     """Rekeyed and then merged is merged and then rekeyed, whoever does it."""
     a = make(*older_facts()[:4], fact(EINSUMS[0], 3))
     b = make(*older_facts()[2:])
@@ -160,7 +151,7 @@ def test_rekeying_commutes_with_merging(make: Callable[..., SqlStore]) -> None:
     assert content(a) == content(both)
 
 
-def test_versions_between_make_no_chain(make_sql_store: Callable[[], SqlStore]) -> None:
+def test_versions_between_make_no_chain(make_sql_store):
     """A fact that came by way of several versions is one fact of today.
 
     Its provenance names the record that was measured, whichever of the older
@@ -179,15 +170,6 @@ def test_versions_between_make_no_chain(make_sql_store: Callable[[], SqlStore]) 
             assert store.query(key) == (today,)
 
 
-def test_a_fact_comes_back_as_itself(make_sql_store: Callable[[], SqlStore]) -> None:
-    """A fact of today that an older installation rekeyed has no double here."""
-    measured = fact(EINSUMS[0])
-    store = make_sql_store()
-    store.add(rekey_record(measured, older_key(measured.workload_text)))
-    rekey(store)
-    assert store.query(measured.workload) == (measured,)
-
-
 def ring(n: int) -> str:
     """Rows that follow one another in a circle: their graph has more vertices."""
     x = [array(f"x{k}", 3) for k in range(n)]
@@ -195,9 +177,7 @@ def ring(n: int) -> str:
     return to_text(batched_einsum("i,i->i", rows))
 
 
-def test_what_has_no_key_is_reported_and_left(
-    make_sql_store: Callable[[], SqlStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_no_key_is_reported_and_left(make_sql_store, monkeypatch):
     """With the reason, once for all facts and trials of a text; others are rekeyed."""
     monkeypatch.setattr("feinsum.canonical.labelling.MAX_VERTICES", 60)
     key = WorkloadKey(f"{OLDER}-unreadable")
@@ -214,9 +194,7 @@ def test_what_has_no_key_is_reported_and_left(
         assert len(store) == 1 + 2 * len(older_facts())
 
 
-def test_what_was_added_before_an_interruption_stays(
-    make_sql_store: Callable[[], SqlStore],
-) -> None:
+def test_what_was_added_before_an_interruption_stays(make_sql_store):
     """The next call adds the rest, and the end is the same."""
 
     def interrupt(_n: int) -> None:
@@ -230,40 +208,3 @@ def test_what_was_added_before_an_interruption_stays(
     n_new = [rekey(store).n_new["record"] for store in stores]
     assert 0 < n_new[0] < n_new[1]
     assert content(stores[0]) == content(stores[1])
-
-
-def test_a_database_that_is_only_read(database: Path) -> None:
-    """Rekeying it is one clear error."""
-    with open_store(database) as store:
-        store.add_all(older_facts())
-    with open_store(database, is_read_only=True) as store:
-        before = content(store)
-        with pytest.raises(StoreUnavailableError, match="is read-only"):
-            rekey(store)
-        assert content(store) == before
-
-
-def test_a_damaged_row_is_left_out(
-    database: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A row that is not what it says is logged; the others are rekeyed."""
-    bad, *good = older_facts()
-    with open_store(database) as store:
-        store.add_all([bad, *good])
-        with closing(sqlite3.connect(database)) as connection, connection:
-            connection.execute(
-                "UPDATE records SET document = '{}' WHERE id = ?", [bad.id]
-            )
-        rekey(store)
-        assert len(content(store)) == 2 * len(good)
-    assert bad.id in caplog.text
-
-
-def test_a_database_of_the_first_schema(database: Path) -> None:
-    """It is migrated; its fact, whose text is no einsum, is left as it is."""
-    with closing(sqlite3.connect(database)) as connection:
-        connection.executescript(OLD_SCHEMA.read_text())
-    with open_store(database) as store:
-        before = content(store)
-        assert [left.key for left in rekey(store).unreadable] == [OLD]
-        assert content(store) == before

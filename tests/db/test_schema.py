@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -12,10 +11,9 @@ from sqlalchemy import Connection, inspect
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db import SqlStore, looked_up_store, open_store
-from feinsum.db.server import open_serving_store
-from feinsum.db.sql import migrate
-from feinsum.db.sql.migrations import CONVERSIONS, upgrade
-from feinsum.db.sql.schema import VERSION_TABLE, VERSIONS
+from feinsum.db.server.serving import open_serving_store
+from feinsum.db.sql.schema import CONVERSIONS, VERSION_TABLE, VERSIONS, upgrade
+from feinsum.db.sql.store import migrate
 from feinsum.errors import (
     RecordNotFoundError,
     SchemaVersionError,
@@ -48,7 +46,7 @@ OLD = WorkloadKey("fe1-test-workload-0")
 
 
 @pytest.fixture
-def old_database(database: Path) -> Path:
+def old_database(database):
     """A database of version 0001 with one record."""
     with closing(sqlite3.connect(database)) as connection:
         connection.executescript(OLD_SCHEMA.read_text())
@@ -65,15 +63,13 @@ def version(database: Path) -> str:
     return str(found)
 
 
-def test_conversions_are_of_versions_in_order() -> None:
+def test_conversions_are_of_versions_in_order():
     """Rows are converted from the oldest version to the newest."""
     assert list(CONVERSIONS) == sorted(set(CONVERSIONS) & set(VERSIONS))
 
 
 @pytest.mark.parametrize("old", OLD_SCHEMAS)
-def test_an_upgrade_makes_the_tables_of_a_new_database(
-    tmp_path: Path, old: str
-) -> None:
+def test_an_upgrade_makes_the_tables_of_a_new_database(tmp_path, old):
     """With all names and defaults, whatever the version before."""
     with closing(sqlite3.connect(tmp_path / "old.sqlite")) as connection:
         connection.executescript(OLD_SCHEMAS[old].read_text())
@@ -100,7 +96,7 @@ def schema_of(connection: Connection) -> dict[str, list[str]]:
     }  # fmt: skip
 
 
-def test_new_database_is_of_the_newest_version(database: Path) -> None:
+def test_new_database_is_of_the_newest_version(database):
     """Nothing was copied, and nothing else lies beside it."""
     with open_store(database) as store:
         store.add(make_record())
@@ -109,7 +105,7 @@ def test_new_database_is_of_the_newest_version(database: Path) -> None:
     assert [*database.parent.iterdir()] == [database]
 
 
-def test_a_database_is_copied_before_it_is_migrated(old_database: Path) -> None:
+def test_a_database_is_copied_before_it_is_migrated(old_database):
     """The copy can be opened; opening the database again copies nothing."""
     for _ in range(2):
         with open_store(old_database) as store:
@@ -124,7 +120,7 @@ def test_a_database_is_copied_before_it_is_migrated(old_database: Path) -> None:
 
 
 @pytest.mark.parametrize("old", OLD_SCHEMAS)
-def test_every_older_database_is_migrated(database: Path, old: str) -> None:
+def test_every_older_database_is_migrated(database, old):
     """From any version: the facts stay, what is new since can be kept, and devices
     have no processor beside those that have one from now on.
     """
@@ -158,7 +154,7 @@ PLAN = make_plan_record()
 
 
 @pytest.fixture
-def decided(database: Path) -> Callable[[bool | None], SqlStore]:
+def decided(database):
     """A database of version 0010 whose fact waits, or was decided about."""
 
     def make(is_accepted: bool | None) -> SqlStore:
@@ -184,7 +180,7 @@ def decided(database: Path) -> Callable[[bool | None], SqlStore]:
     return make
 
 
-def test_what_waited_is_untrusted_after_a_migration(database: Path, decided) -> None:
+def test_what_waited_is_untrusted_after_a_migration(database, decided):
     """It stays, and ranks behind. So does a plan whose recorder nobody knows: without
     one it would be taken for a fact of the database itself.
     """
@@ -201,14 +197,14 @@ def test_what_waited_is_untrusted_after_a_migration(database: Path, decided) -> 
             store.trust(FACT)
 
 
-def test_what_was_accepted_is_trusted_after_a_migration(decided) -> None:
+def test_what_was_accepted_is_trusted_after_a_migration(decided):
     """An operator stood behind it."""
     with decided(True) as store:
         assert store.trust(FACT).is_trusted
         assert [one.is_trusted for one in store.query(OLD)] == [True]
 
 
-def test_what_was_rejected_is_retracted_after_a_migration(decided) -> None:
+def test_what_was_rejected_is_retracted_after_a_migration(decided):
     """It stays stored, is in no answer, and the retraction is a document."""
     with decided(False) as store:
         assert store.query(OLD) == ()
@@ -219,16 +215,14 @@ def test_what_was_rejected_is_retracted_after_a_migration(decided) -> None:
         assert store.retractions() == (one,)
 
 
-def test_decisions_on_a_server_are_migrated(
-    make_postgresql_store: Callable[[], SqlStore],
-) -> None:
+def test_decisions_on_a_server_are_migrated(make_postgresql_store):
     """The same on PostgreSQL."""
     facts = [make_record(n) for n in range(3)]
     with make_postgresql_store() as store:
         store.add_all(facts)
         url = store.location.url.render_as_string(hide_password=False)
         waiting, accepted, rejected = (fact.id for fact in facts)
-        with store.transactions.engine.begin() as connection:
+        with store.engine.begin() as connection:
             decision = "record_id TEXT, is_accepted BOOLEAN, decided_at TIMESTAMPTZ"
             for statement in (
                 "CREATE TABLE quarantine (record_id TEXT, received_at TIMESTAMPTZ)",
@@ -248,9 +242,7 @@ def test_decisions_on_a_server_are_migrated(
         assert one.retracted_by == "operator"
 
 
-def test_an_older_database_on_a_server_is_migrated(
-    make_postgresql_store: Callable[[], SqlStore],
-) -> None:
+def test_an_older_database_on_a_server_is_migrated(make_postgresql_store):
     """The tables and columns that are new since version 0002 are made; the facts
     stay.
     """
@@ -258,7 +250,7 @@ def test_an_older_database_on_a_server_is_migrated(
         store.add(make_record())
         url = store.location.url.render_as_string(hide_password=False)
         tables = store.read(schema_of)
-        with store.transactions.engine.begin() as connection:
+        with store.engine.begin() as connection:
             for table in NEW_SINCE_0002:
                 connection.exec_driver_sql(f"DROP TABLE {table}")
             for column in COLUMNS_SINCE_0002:
@@ -271,15 +263,13 @@ def test_an_older_database_on_a_server_is_migrated(
         assert migrated.read(schema_of) == tables
 
 
-def test_an_upgrade_keeps_who_sent_facts_on_a_server(
-    make_postgresql_store: Callable[[], SqlStore],
-) -> None:
+def test_an_upgrade_keeps_who_sent_facts_on_a_server(make_postgresql_store):
     """Facts of administrators are trusted; recordings refer to no table any more."""
     records = [make_record(n) for n in range(2)]
     with make_postgresql_store() as store:
         store.add_all(records)
         tables = store.read(schema_of)
-        with store.transactions.engine.begin() as connection:
+        with store.engine.begin() as connection:
             for statement in (
                 "ALTER TABLE recordings DROP COLUMN is_trusted",
                 "ALTER TABLE recordings ADD FOREIGN KEY (record_id) REFERENCES records",
@@ -295,7 +285,7 @@ def test_an_upgrade_keeps_who_sent_facts_on_a_server(
         assert found == {records[0].id: True, records[1].id: False}
 
 
-def test_failed_migration_changes_nothing(old_database: Path) -> None:
+def test_failed_migration_changes_nothing(old_database):
     """A migration that fails leaves the database at its old version."""
     with closing(sqlite3.connect(old_database)) as connection:
         connection.execute("CREATE TABLE device_peaks (in_the_way TEXT)")
@@ -307,9 +297,7 @@ def test_failed_migration_changes_nothing(old_database: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{"is_read_only": True}, {"may_create": False}])
-def test_readers_change_no_older_database(
-    old_database: Path, options: dict[str, bool]
-) -> None:
+def test_readers_change_no_older_database(old_database, options):
     """They refuse it, name the command that upgrades it, and leave no trace."""
     before = old_database.read_bytes()
     with pytest.raises(
@@ -320,11 +308,7 @@ def test_readers_change_no_older_database(
     assert [*old_database.parent.iterdir()] == [old_database]
 
 
-def test_look_ups_change_no_older_database(
-    old_database: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_look_ups_change_no_older_database(old_database, monkeypatch, caplog):
     """If it is the user's own, it is skipped, and the log says how to upgrade it."""
     monkeypatch.setenv("FEINSUM_DATABASE", str(old_database))
     before = old_database.read_bytes()
@@ -334,7 +318,7 @@ def test_look_ups_change_no_older_database(
     assert old_database.read_bytes() == before
 
 
-def test_migrate_says_from_which_version_to_which(old_database: Path) -> None:
+def test_migrate_says_from_which_version_to_which(old_database):
     """And does nothing the second time, and nothing where there is no database."""
     done = migrate(old_database)
     assert (done.before, done.after) == ("0001", VERSIONS[-1])
@@ -346,7 +330,7 @@ def test_migrate_says_from_which_version_to_which(old_database: Path) -> None:
         migrate(old_database.with_name("mistyped.sqlite"))
 
 
-def test_newer_database_is_refused(filled_database: Path) -> None:
+def test_newer_database_is_refused(filled_database):
     """It names both versions, and is left as it is; so is a database of ours that does
     not say its version.
     """
@@ -363,7 +347,7 @@ def test_newer_database_is_refused(filled_database: Path) -> None:
         assert backups(filled_database) == []
 
 
-def test_restored_dump_is_ours(filled_database: Path, tmp_path: Path) -> None:
+def test_restored_dump_is_ours(filled_database, tmp_path):
     """A database restored from its text form is known by its tables."""
     with (
         closing(sqlite3.connect(filled_database)) as source,

@@ -9,16 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feinsum.canonical import canonicalize
-from feinsum.db import LayeredStore, ShippedStore, get_shipped_facts, write_facts
+from feinsum.db import ShippedStore, get_shipped_facts, write_facts
 from feinsum.errors import RecordNotFoundError
 from feinsum.ir import from_text
-from feinsum.records import InMemoryStore
 from feinsum.transforms import check_spec
 from tests.db.factories import (
     WORKLOAD,
     make_device,
     make_environment,
-    make_peaks,
     make_record,
     tuning_records,
 )
@@ -56,21 +54,6 @@ def test_queries_are_those_of_a_store(tmp_path):
     with pytest.raises(RecordNotFoundError):
         store.get("no such id")
     assert store.peaks(there.device.id) is None
-
-
-def test_new_facts_go_to_the_first_layer():
-    """The other layers are never written; the latest limits of all are the answer."""
-    own, other = InMemoryStore(), InMemoryStore()
-    store = LayeredStore([own, other])
-    assert store.add(make_record())
-    assert not store.add(make_record())
-    assert store.add(make_peaks())
-    assert (len(own), len(other)) == (1, 0)
-    later = make_peaks(measured_at="2026-01-01T00:00:00+00:00")
-    other.add(later)
-    assert store.peaks(later.device.id) == later
-    with pytest.raises(RecordNotFoundError):
-        store.get("no such id")
 
 
 def test_shipped_facts_can_be_served():

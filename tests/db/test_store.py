@@ -43,13 +43,11 @@ def run_sql(database: Path, *statements: str) -> None:
 
 
 def pragma(store: SqlStore, name: str) -> object:
-    with store.transactions.engine.connect() as connection:
+    with store.engine.connect() as connection:
         return connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
 
 
-def test_facts_outlive_the_process(
-    filled_database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_facts_outlive_the_process(filled_database, monkeypatch):
     """What was added is there when the database is opened again; reading page by page
     gives every record once, in order.
     """
@@ -61,7 +59,7 @@ def test_facts_outlive_the_process(
         assert store.peaks(make_device().id) == make_peaks()
 
 
-def test_many_records_at_once(database: Path) -> None:
+def test_many_records_at_once(database):
     """Those that are new are counted and kept, the others are there already."""
     records = [make_record(k) for k in range(20)]
     with open_store(database) as store:
@@ -72,7 +70,7 @@ def test_many_records_at_once(database: Path) -> None:
         assert sorted(r.id for r in store.records()) == sorted(r.id for r in records)
 
 
-def test_pragmas_are_on(database: Path) -> None:
+def test_pragmas_are_on(database):
     """Write-ahead log, foreign keys, full synchronization and the timeout are on."""
     with open_store(database, busy_timeout_s=7) as store:
         assert len(store) == 0  # a connection learns the journal when it first reads
@@ -81,14 +79,14 @@ def test_pragmas_are_on(database: Path) -> None:
         assert pragma(store, "busy_timeout") == 7000
         with (
             pytest.raises(IntegrityError, match="FOREIGN KEY"),
-            store.transactions.engine.begin() as connection,
+            store.engine.begin() as connection,
         ):
             connection.exec_driver_sql(
                 "INSERT INTO environments VALUES ('e', 'no-such-device', '', '')"
             )
 
 
-def test_columns_are_of_the_record(filled_database: Path) -> None:
+def test_columns_are_of_the_record(filled_database):
     """The columns that serve look-ups hold what the document says, times in UTC."""
     record = replace(make_record(7), recorded_at="2025-01-31T14:00:00+02:00")
     with open_store(filled_database) as store:
@@ -110,7 +108,7 @@ def test_columns_are_of_the_record(filled_database: Path) -> None:
     )
 
 
-def test_an_environment_is_stored_as_its_own_text() -> None:
+def test_an_environment_is_stored_as_its_own_text():
     """It is serialized as a part of the record, with the same text and id as alone."""
     environment = make_environment(make_device(processor=make_processor()))
     rows = make_rows(make_record(environment=environment))
@@ -119,7 +117,7 @@ def test_an_environment_is_stored_as_its_own_text() -> None:
     assert row["id"] == compute_content_id(environment)
 
 
-def test_stats_count(filled_database: Path) -> None:
+def test_stats_count(filled_database):
     """The numbers of the store are those of its content."""
     with open_store(filled_database) as store:
         store.add(make_record(0, workload=WorkloadKey("another")))
@@ -143,9 +141,7 @@ DAMAGE = (
 )
 
 
-def test_damaged_rows_are_skipped(
-    database: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_rows_are_skipped(database, caplog):
     """A row that does not read back is logged and never served; others are."""
     bad = [make_record(n) for n in range(len(DAMAGE))]
     good = [make_record(n) for n in range(7, 9)]
@@ -170,9 +166,7 @@ def test_damaged_rows_are_skipped(
     assert "ERROR" in caplog.text
 
 
-def test_damaged_peaks_are_skipped(
-    filled_database: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_peaks_are_skipped(filled_database, caplog):
     """Limits that do not read back are logged; the latest sound ones are served."""
     late = make_peaks(measured_at="2026-01-01T00:00:00")
     with open_store(filled_database) as store:
@@ -185,7 +179,7 @@ def test_damaged_peaks_are_skipped(
     assert late.id in caplog.text
 
 
-def test_unreadable_fact_is_not_acknowledged(database: Path) -> None:
+def test_unreadable_fact_is_not_acknowledged(database):
     """A record that would not read back, or has no time, is refused, alone or with
     others, of which none is kept.
     """
@@ -206,7 +200,7 @@ def test_unreadable_fact_is_not_acknowledged(database: Path) -> None:
         assert len(store) == 0
 
 
-def test_closed_store_says_so(database: Path) -> None:
+def test_closed_store_says_so(database):
     """A closed store raises StoreUnavailableError; closing twice is fine."""
     store = open_store(database)
     store.close()
@@ -216,7 +210,7 @@ def test_closed_store_says_so(database: Path) -> None:
             use()
 
 
-def test_threads_share_a_store(database: Path) -> None:
+def test_threads_share_a_store(database):
     """Several threads may add to and read one store at the same time."""
     with open_store(database) as store:
 
@@ -234,7 +228,7 @@ def test_threads_share_a_store(database: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # if JAX was imported
-def test_fork_makes_its_own_connection(database: Path) -> None:
+def test_fork_makes_its_own_connection(database):
     """A store used on both sides of a fork serves and takes facts on both."""
     with open_store(database) as store:
         store.add(make_record(0))
@@ -250,9 +244,7 @@ def test_fork_makes_its_own_connection(database: Path) -> None:
         assert len(store) == 3
 
 
-def test_default_location_is_in_the_data_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_default_location_is_in_the_data_folder(monkeypatch, tmp_path):
     """Without a location, facts are in the user's data folder."""
     monkeypatch.delenv("FEINSUM_DATABASE", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
@@ -264,9 +256,7 @@ def test_default_location_is_in_the_data_folder(
     assert Path(get_default_location()).exists()
 
 
-def test_environment_variable_is_honoured(
-    monkeypatch: pytest.MonkeyPatch, database: Path
-) -> None:
+def test_environment_variable_is_honoured(monkeypatch, database):
     """FEINSUM_DATABASE names the database, as a path or as a URL."""
     for n, form in enumerate(("{}", "sqlite:///{}", "sqlite+pysqlite:///{}")):
         monkeypatch.setenv("FEINSUM_DATABASE", form.format(database))
@@ -276,7 +266,7 @@ def test_environment_variable_is_honoured(
             assert len(store) == n + 1
 
 
-def test_import_needs_no_code_generator() -> None:
+def test_import_needs_no_code_generator():
     """Importing feinsum.db loads no Loopy, no OpenCL, and no Alembic."""
     code = (
         "import sys, feinsum.db; "

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from feinsum.db import LayeredStore, open_store
-from feinsum.db.exchange import back_up_store, find_garbage, list_documents, rekey
-from feinsum.db.server import Receipt, ServingStore, open_serving_store
-from feinsum.db.sql.trust import OWNER
+from feinsum.db.exchange.garbage import find_garbage
+from feinsum.db.exchange.merging import back_up_store, list_documents
+from feinsum.db.exchange.rekeying import rekey
+from feinsum.db.server.serving import ServingStore, open_serving_store
+from feinsum.db.sql.trust import OWNER, Receipt
 from feinsum.records import InMemoryStore, RetractionQuery
 from tests.db.factories import make_peaks, make_plan_record, make_record
 from tests.db.test_rekeying import older_facts
@@ -22,7 +22,7 @@ OLD = older_facts()[0]
 
 
 @pytest.fixture
-def store(any_database: str) -> Iterator[ServingStore]:
+def store(any_database):
     with open_serving_store(any_database) as opened:
         yield opened
 
@@ -35,7 +35,7 @@ def trusted(store: ServingStore, fact_id: str = FACT.id) -> bool:
     return said
 
 
-def test_a_fact_that_somebody_sent_is_untrusted(store: ServingStore) -> None:
+def test_a_fact_that_somebody_sent_is_untrusted(store):
     """It is new once, and equal to the one that was sent."""
     assert store.receive(FACT, "eve") == Receipt(is_new=True, is_retracted=False)
     assert store.receive(FACT, "eve") == Receipt(is_new=False, is_retracted=False)
@@ -44,7 +44,7 @@ def test_a_fact_that_somebody_sent_is_untrusted(store: ServingStore) -> None:
     assert [one.recorder for one in store.trust(FACT.id).recordings] == ["eve"]
 
 
-def test_who_is_trusted_makes_a_fact_trusted(store: ServingStore) -> None:
+def test_who_is_trusted_makes_a_fact_trusted(store):
     """Another name, the same one, the owner, or an import; who sent it first stays
     known.
     """
@@ -65,7 +65,7 @@ def test_who_is_trusted_makes_a_fact_trusted(store: ServingStore) -> None:
         assert OWNER not in names
 
 
-def test_a_fact_of_the_owner_stays_trusted(store: ServingStore) -> None:
+def test_a_fact_of_the_owner_stays_trusted(store):
     """Whoever sends it afterwards."""
     store.add(FACT)
     assert trusted(store)
@@ -73,7 +73,7 @@ def test_a_fact_of_the_owner_stays_trusted(store: ServingStore) -> None:
     assert trusted(store)
 
 
-def test_plans_and_limits_are_facts(store: ServingStore) -> None:
+def test_plans_and_limits_are_facts(store):
     """They have recorders, and are retracted by them."""
     facts = [make_plan_record(), make_peaks()]
     for fact in facts:
@@ -85,7 +85,7 @@ def test_plans_and_limits_are_facts(store: ServingStore) -> None:
         assert store.receive(fact, "eve") == Receipt(is_new=False, is_retracted=True)
 
 
-def test_tools_treat_untrusted_facts_as_others(tmp_path: Path) -> None:
+def test_tools_treat_untrusted_facts_as_others(tmp_path):
     """Exports and copies have them; a copy of the database knows who sent them."""
     with open_serving_store(str(tmp_path / "facts.sqlite")) as store:
         store.receive(FACT, "eve")
@@ -98,7 +98,7 @@ def test_tools_treat_untrusted_facts_as_others(tmp_path: Path) -> None:
         assert trusted(store)
 
 
-def test_a_layer_that_trusts_a_fact_decides(tmp_path: Path) -> None:
+def test_a_layer_that_trusts_a_fact_decides(tmp_path):
     """In whatever order layers are asked; the mark is no part of the fact."""
     with open_serving_store(tmp_path / "facts.sqlite") as store:
         store.receive(FACT, "eve")
@@ -113,7 +113,7 @@ def test_a_layer_that_trusts_a_fact_decides(tmp_path: Path) -> None:
             assert found.is_trusted
 
 
-def test_lies_make_no_honest_fact_garbage(store: ServingStore) -> None:
+def test_lies_make_no_honest_fact_garbage(store):
     """However many are faster; among themselves they are garbage."""
     store.add(FACT)
     lies = []
@@ -129,7 +129,7 @@ def test_lies_make_no_honest_fact_garbage(store: ServingStore) -> None:
     assert surplus
 
 
-def test_a_rekeyed_fact_has_the_senders_of_the_old_one(store: ServingStore) -> None:
+def test_a_rekeyed_fact_has_the_senders_of_the_old_one(store):
     """It is no more trusted than before, and goes with what its recorder sent."""
     store.receive(OLD, "eve")
     rekey(store)

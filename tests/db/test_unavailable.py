@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from feinsum.db import open_store
-from feinsum.db.exchange import back_up_store
+from feinsum.db.exchange.merging import back_up_store
 from feinsum.errors import StoreUnavailableError
 from feinsum.words import describe_type
 from tests.db.conftest import locked_by_another_process, unprivileged
@@ -39,7 +39,7 @@ def assert_refused(location: object, message: str, **options: object) -> None:
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
-def test_garbage_is_refused(database: Path) -> None:
+def test_garbage_is_refused(database):
     """A file that is no SQLite database is refused and left as it is: shorter than a
     header, longer, or with a header alone.
     """
@@ -55,7 +55,7 @@ def test_garbage_is_refused(database: Path) -> None:
         assert list(database.parent.iterdir()) == [database]
 
 
-def test_empty_file_is_refused(database: Path) -> None:
+def test_empty_file_is_refused(database):
     """A file of no bytes is no database, and stays as it is."""
     database.touch()
     assert_refused(database, "empty file; expected a database of feinsum: remove it")
@@ -66,7 +66,7 @@ def test_empty_file_is_refused(database: Path) -> None:
         assert store.add(make_record())
 
 
-def test_truncated_file_is_refused(filled_database: Path) -> None:
+def test_truncated_file_is_refused(filled_database):
     """A database of which a part is missing is refused and left as it is."""
     whole = filled_database.read_bytes()
     for part in (0.0005, 0.01, 0.5, 0.99):
@@ -76,7 +76,7 @@ def test_truncated_file_is_refused(filled_database: Path) -> None:
         assert filled_database.read_bytes() == half
 
 
-def test_damage_within_is_reported(filled_database: Path) -> None:
+def test_damage_within_is_reported(filled_database):
     """Pages overwritten by garbage raise StoreUnavailableError when they are read."""
     content = bytearray(filled_database.read_bytes())
     content[4096:] = b"\xa5" * (len(content) - 4096)
@@ -88,7 +88,7 @@ def test_damage_within_is_reported(filled_database: Path) -> None:
         store.query(WORKLOAD)
 
 
-def test_foreign_database_is_refused(database: Path) -> None:
+def test_foreign_database_is_refused(database):
     """A database of another program, also one that Alembic migrates, is refused and
     never changed.
     """
@@ -101,7 +101,7 @@ def test_foreign_database_is_refused(database: Path) -> None:
         assert list(database.parent.iterdir()) == [database]
 
 
-def test_foreign_database_in_use_is_refused(database: Path) -> None:
+def test_foreign_database_in_use_is_refused(database):
     """So is one whose tables are in a log that is not yet in the file."""
     with closing(sqlite3.connect(database)) as owner:
         owner.execute("PRAGMA journal_mode=WAL")
@@ -112,7 +112,7 @@ def test_foreign_database_in_use_is_refused(database: Path) -> None:
         assert owner.execute("SELECT * FROM songs").fetchall() == [("la la la",)]
 
 
-def test_folder_and_file_are_not_confused(tmp_path: Path) -> None:
+def test_folder_and_file_are_not_confused(tmp_path):
     """A folder is not a database, and a file cannot be used as a folder."""
     assert_refused(tmp_path, "is a folder, expected a database file.*facts.sqlite")
     (tmp_path / "file").touch()
@@ -144,7 +144,7 @@ WRONG_LOCATIONS = (
 )
 
 
-def test_wrong_locations_are_explained() -> None:
+def test_wrong_locations_are_explained():
     """A location that cannot be meant is refused, and no password is shown; what is
     neither a text nor a path names its type.
     """
@@ -157,7 +157,7 @@ def test_wrong_locations_are_explained() -> None:
 
 
 @pytest.mark.timeout(20)
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_file_is_refused(tmp_path):
     """A pipe, a socket, a device, or a link to one is refused without waiting."""
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to(tmp_path / "fifo")
@@ -170,7 +170,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
                 )
 
 
-def test_unreachable_server_is_explained() -> None:
+def test_unreachable_server_is_explained():
     """A server that does not answer, or whose driver is missing, is reported."""
     for url in (
         "postgresql://user:secret@127.0.0.1:1/facts",
@@ -182,7 +182,7 @@ def test_unreachable_server_is_explained() -> None:
         assert "secret" not in str(caught.value)
 
 
-def test_new_database_locked_by_another(database: Path) -> None:
+def test_new_database_locked_by_another(database):
     """Opening waits for the busy timeout, then says that the database is locked."""
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("VACUUM")  # a header, no table, the older journal
@@ -192,7 +192,7 @@ def test_new_database_locked_by_another(database: Path) -> None:
         assert store.add(make_record())
 
 
-def test_locked_by_another(filled_database: Path) -> None:
+def test_locked_by_another(filled_database):
     """While another process writes, facts are read; adding waits, then raises."""
     with open_store(filled_database, busy_timeout_s=SHORT_S) as store:
         with locked_by_another_process(filled_database):
@@ -203,7 +203,7 @@ def test_locked_by_another(filled_database: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["{}", "sqlite:///{}?mode=ro"])
-def test_read_only_by_wish(filled_database: Path, form: str) -> None:
+def test_read_only_by_wish(filled_database, form):
     """A database opened for reading reads fine, and says what to do to write."""
     location = form.format(filled_database)
     with open_store(location, is_read_only="mode" not in form) as store:
@@ -213,7 +213,7 @@ def test_read_only_by_wish(filled_database: Path, form: str) -> None:
             store.add(make_record(9))
 
 
-def test_reading_follows_writing(filled_database: Path) -> None:
+def test_reading_follows_writing(filled_database):
     """A store opened for reading sees facts that another one adds later."""
     with open_store(filled_database, is_read_only=True) as reader:
         with open_store(filled_database) as store:
@@ -222,7 +222,7 @@ def test_reading_follows_writing(filled_database: Path) -> None:
         assert len(reader) == 4
 
 
-def test_reading_waits_for_a_writer(filled_database: Path) -> None:
+def test_reading_waits_for_a_writer(filled_database):
     """With the older journal, a reader waits, and never reads a half-written file."""
     with closing(sqlite3.connect(filled_database)) as connection:
         connection.execute("PRAGMA journal_mode=DELETE")
@@ -233,7 +233,7 @@ def test_reading_waits_for_a_writer(filled_database: Path) -> None:
         assert len(store) == 3
 
 
-def test_nothing_to_read(database: Path) -> None:
+def test_nothing_to_read(database):
     """A database that is to be read only must be there, and must not be empty."""
     assert_refused(database, "there is no database", is_read_only=True)
     assert not database.exists()
@@ -241,7 +241,7 @@ def test_nothing_to_read(database: Path) -> None:
     assert_refused(database, "is an empty file", is_read_only=True)
 
 
-def test_permissions_are_missing(public_folder: Path) -> None:
+def test_permissions_are_missing(public_folder):
     """A database in a folder that cannot be written is read and copied; a new one is
     refused, as is one that may not be read.
     """

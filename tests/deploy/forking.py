@@ -32,8 +32,8 @@ def call(path: str, arguments: list[str]) -> int:
 
 def serve(path: str) -> None:
     """Fork a process for every command, until terminated."""
-    import feinsum.db.exchange
-    import feinsum.db.server  # noqa: F401
+    import feinsum.db.exchange.garbage
+    import feinsum.db.server.serving  # noqa: F401
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from feinsum.records import to_json
 from feinsum.service import Settings, make_key
 from tests.db.factories import WORKLOAD, make_record, make_workload

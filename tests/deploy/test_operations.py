@@ -19,8 +19,9 @@ from sqlalchemy import create_engine, make_url
 
 import feinsum.service
 from feinsum.db import open_store
-from feinsum.db.exchange import list_documents, write_file
-from feinsum.db.server import open_serving_store
+from feinsum.db.exchange.files import write_file
+from feinsum.db.exchange.merging import list_documents
+from feinsum.db.server.serving import open_serving_store
 from feinsum.records import TuningRecord, to_json
 from feinsum.service import make_key
 from tests.db.factories import make_record, make_workload

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from tests.db.conftest import make_postgresql_store
 from tests.hostile.live import schema_in
 from tests.hostile.world import HONEST, NAMES, Attacker, World, new_keys
@@ -30,9 +30,7 @@ def world_of(database: str, folder: Path) -> Iterator[World]:
 
 
 @pytest.fixture(scope="session", params=["sqlite", "postgresql"])
-def lasting_world(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[World]:
+def lasting_world(request, tmp_path_factory):
     """The same on SQLite and on PostgreSQL in turn, for many attacks."""
     folder = tmp_path_factory.mktemp("hostile")
     with ExitStack() as stack:
@@ -44,14 +42,14 @@ def lasting_world(
 
 
 @pytest.fixture
-def world(lasting_world: World) -> Iterator[World]:
+def world(lasting_world):
     """One where no trace of an attack is left to the next test."""
     yield lasting_world
     lasting_world.retract_attackers()
 
 
 @pytest.fixture(scope="session")
-def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def lasting(tmp_path_factory):
     """One on SQLite for many attacks."""
     folder = tmp_path_factory.mktemp("hostile")
     with world_of(str(folder / "facts.sqlite"), folder) as found:

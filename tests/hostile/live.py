@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,10 +10,11 @@ from typing import Any
 
 import psutil
 import pytest
-from sqlalchemy import create_engine, make_url
 
-from feinsum.db.server import Scope, ServingStore, open_serving_store
+from feinsum.db.server.api_keys import Scope
+from feinsum.db.server.serving import ServingStore, open_serving_store
 from feinsum.service import make_key
+from tests.db.conftest import schema_in
 from tests.service.running import Answer, Server, running
 
 __all__ = ["Answer", "Live", "database", "live", "schema_in"]
@@ -58,27 +58,8 @@ def _peak_bytes(pid: int) -> int:
     raise AssertionError(f"the system does not tell the memory of process {pid}")
 
 
-@contextmanager
-def schema_in(server: str) -> Iterator[str]:
-    """The URL of a new database in a PostgreSQL server, dropped afterwards."""
-    url = make_url(server).set(drivername="postgresql+psycopg")
-    engine = create_engine(url, isolation_level="AUTOCOMMIT", pool_pre_ping=True)
-    name = f"feinsum_{uuid.uuid4().hex}"
-    with engine.connect() as connection:
-        connection.exec_driver_sql(f"CREATE SCHEMA {name}")
-    try:
-        own = url.update_query_dict({"options": f"-csearch_path={name}"})
-        yield own.render_as_string(hide_password=False)
-    finally:
-        with engine.connect() as connection:
-            connection.exec_driver_sql(f"DROP SCHEMA {name} CASCADE")
-        engine.dispose()
-
-
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def database(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[str]:
+def database(request, tmp_path_factory):
     """Where an empty database is, on each kind in turn."""
     if request.param == "sqlite":
         yield str(tmp_path_factory.mktemp("hostile") / "facts.sqlite")
@@ -88,7 +69,7 @@ def database(
 
 
 @pytest.fixture(scope="module")
-def live(database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+def live(database, tmp_path_factory):
     """A service that runs with its defaults, but for the rate and the freshness."""
     folder = tmp_path_factory.mktemp("logs")
     settings = {"rate_per_s": 0, "freshness_s": 0, "body_s": 2}

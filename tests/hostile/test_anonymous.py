@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.anonymous import DESCRIPTION, asked, fill, probes
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from feinsum.service.app import ROUTERS
 from tests.hostile.live import Live
 from tests.service.running import running
@@ -19,7 +19,7 @@ REFUSED = {"{} …", "[] …", "1 …", '"" …', '"k-1" …', "[ …", "rows", 
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Live:
+def live(tmp_path_factory):
     """A service that keeps no answers, over much that is large."""
     folder = tmp_path_factory.mktemp("anonymous")
     database = str(folder / "facts.sqlite")
@@ -29,7 +29,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Live:
         yield Live(server, database)
 
 
-def test_every_route_is_asked() -> None:
+def test_every_route_is_asked():
     """By every method that it has, whether it needs a key or not; the description of
     the service, too.
     """
@@ -45,7 +45,7 @@ def test_every_route_is_asked() -> None:
     assert found - odd == {*routes, ("GET", DESCRIPTION)}
 
 
-def test_no_request_takes_much_memory(live: Live) -> None:
+def test_no_request_takes_much_memory(live):
     """Not even all of them, one after the other."""
     small = [probe for probe in PROBES if probe.name in ("one", "page")]
     for probe in small:  # what is imported once is not of one request
@@ -58,7 +58,7 @@ def test_no_request_takes_much_memory(live: Live) -> None:
         assert live.most_memory() - before < MEMORY, probe
 
 
-def test_very_many_values_need_a_key(live: Live) -> None:
+def test_very_many_values_need_a_key(live):
     """A megabyte of short values is refused before it is read as JSON."""
     for probe in [p for p in PROBES if p.name in REFUSED]:
         assert asked(probe, live.server.port)[0] == 413

@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count, cycle
-from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
 from starlette.testclient import TestClient
 
 from feinsum.db import open_store
-from feinsum.db.exchange import back_up_store
-from feinsum.db.remote import HttpStore, client
-from feinsum.db.server import open_serving_store
+from feinsum.db.exchange.merging import back_up_store
+from feinsum.db.remote import client
+from feinsum.db.remote.store import HttpStore
+from feinsum.db.server.serving import open_serving_store
 from feinsum.errors import ServiceError
 from feinsum.records import to_json
 from feinsum.service import Settings, create_app
@@ -37,12 +37,12 @@ HONEST, ODD = make_workload(1), make_workload(2)
 
 
 @pytest.fixture
-def location(tmp_path: Path) -> str:
+def location(tmp_path):
     return str(tmp_path / "facts.sqlite")
 
 
 @pytest.fixture
-def careful(location: str):
+def careful(location):
     """A service where recording needs a key."""
     settings = Settings(database=location, rate_per_s=0, freshness_s=0)
     with TestClient(create_app(settings)) as found:
@@ -71,7 +71,7 @@ def named(service: TestClient, name: str) -> list[str]:
     ]
 
 
-def test_names_of_the_untrusted_go_at_once(careful: TestClient) -> None:
+def test_names_of_the_untrusted_go_at_once(careful):
     """Those of devices and of workloads, from every list, search and page."""
     name = "buy at example"
     odd = make_record(
@@ -94,7 +94,7 @@ def test_names_of_the_untrusted_go_at_once(careful: TestClient) -> None:
     assert careful.get(f"/workloads/{ODD}").status_code == 404
 
 
-def test_an_untrusted_name_has_a_quota_over_all_workloads(location: str) -> None:
+def test_an_untrusted_name_has_a_quota_over_all_workloads(location):
     """Beyond it comes 429 and when to come back; others and the trusted go on."""
     settings = Settings(database=location, rate_per_s=0, untrusted_mb_a_day=1)
     with TestClient(create_app(settings)) as service:
@@ -122,7 +122,7 @@ def test_an_untrusted_name_has_a_quota_over_all_workloads(location: str) -> None
         assert send(service, to_json(make_record(5)), **admin).status_code == 201
 
 
-def test_addresses_of_one_network_share_a_limit(location: str) -> None:
+def test_addresses_of_one_network_share_a_limit(location):
     """Everybody has 2**64 addresses of IPv6; of IPv4, and mapped ones, each counts."""
     settings = Settings(database=location, rate_per_s=1, burst=2)
     application = create_app(settings)
@@ -159,7 +159,7 @@ def paging(cursors: Iterator[str]) -> Iterator[ChaosServer]:
         yield server
 
 
-def test_pages_that_go_in_circles_are_an_error() -> None:
+def test_pages_that_go_in_circles_are_an_error():
     """A service is asked for no page a second time."""
     with (
         paging(cycle("abc")) as server,
@@ -169,7 +169,7 @@ def test_pages_that_go_in_circles_are_an_error() -> None:
     assert server.n_connections < 6
 
 
-def test_pages_that_never_end_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_that_never_end_are_an_error(monkeypatch):
     """Nobody reads a service for ever, however new every page is."""
     monkeypatch.setattr(client, "MAX_PAGES", 20)
     with (
@@ -180,7 +180,7 @@ def test_pages_that_never_end_are_an_error(monkeypatch: pytest.MonkeyPatch) -> N
     assert server.n_connections < 30
 
 
-def test_an_address_cannot_be_claimed(tmp_path: Path) -> None:
+def test_an_address_cannot_be_claimed(tmp_path):
     """Unless the operator names a proxy, nobody says for whom a request is."""
     database = str(tmp_path / "facts.sqlite")
     with running(database, tmp_path) as server:
@@ -194,7 +194,7 @@ def test_an_address_cannot_be_claimed(tmp_path: Path) -> None:
     assert [json.loads(line)["address"] for line in lines] == ["127.0.0.1"]
 
 
-def test_the_database_of_a_service_is_private(tmp_path: Path) -> None:
+def test_the_database_of_a_service_is_private(tmp_path):
     """The file, what SQLite puts beside it, and copies; a user's own follows umask."""
     path = tmp_path / "facts.sqlite"
     with open_serving_store(path) as store:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,7 +18,7 @@ from feinsum.records import (
 )
 from tests.db.factories import make_device, make_environment, make_processor
 from tests.hostile.conftest import world_of
-from tests.hostile.world import DEVICES, HONEST, SPECS, WORKLOADS, Served, World
+from tests.hostile.world import DEVICES, HONEST, SPECS, WORKLOADS, World
 
 N_CAMPAIGNS, N_LONG = 3, 1000
 
@@ -83,7 +82,7 @@ def assert_nothing_is_displaced(world: World, seed: int) -> None:
     assert world.served() == before, f"campaign {seed}"
 
 
-def test_no_campaign_displaces_an_honest_answer(world: World) -> None:
+def test_no_campaign_displaces_an_honest_answer(world):
     """Up to a hundred fakes by up to three keys, and one command that removes them."""
     for seed in range(N_CAMPAIGNS):
         assert_nothing_is_displaced(world, seed)
@@ -91,9 +90,7 @@ def test_no_campaign_displaces_an_honest_answer(world: World) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(0, N_LONG, EACH_WORLD))
-def test_no_campaign_of_many_displaces_an_honest_answer(
-    tmp_path: Path, first: int
-) -> None:
+def test_no_campaign_of_many_displaces_an_honest_answer(tmp_path, first):
     """The same a thousand times, each few against a new database."""
     with world_of(str(tmp_path / "facts.sqlite"), tmp_path) as world:
         for seed in range(first, first + EACH_WORLD):
@@ -148,15 +145,13 @@ def fuzzed() -> st.SearchStrategy[TuningRecord]:
 
 
 @pytest.fixture(scope="module")
-def before(lasting: World) -> Served:
+def before(lasting):
     return lasting.served()
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(fact=fuzzed(), who=st.integers(0, N_KEYS - 1))
-def test_no_fact_that_is_accepted_changes_an_answer(
-    lasting: World, before: Served, fact: TuningRecord, who: int
-) -> None:
+def test_no_fact_that_is_accepted_changes_an_answer(lasting, before, fact, who):
     """Whatever a fact says, it is refused, or stands behind the honest ones."""
     status, said = lasting.attacker.record(fact, who)
     assert status in (200, 201, 422), said

@@ -17,7 +17,7 @@ def test_a_database_that_cannot_grow_is_not_ready(client):
     room again so does all.
     """
     send(client, to_json(make_record(0)))
-    engine = store_of(client).transactions.engine
+    engine = store_of(client).engine
     pages = 1
 
     @event.listens_for(engine, "begin")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from feinsum.db import open_store
-from feinsum.db.exchange import import_entries, merge, read_file, write_file
+from feinsum.db.exchange.files import read_file, write_file
+from feinsum.db.exchange.merging import import_entries, merge
 from feinsum.records import (
     CODES,
     InMemoryStore,
@@ -19,7 +19,7 @@ from feinsum.records import (
     to_json,
 )
 from tests.db.factories import make_peaks
-from tests.hostile.world import HONEST, World
+from tests.hostile.world import HONEST
 
 FACT: dict[str, Any] = json.loads(to_json(HONEST[0]))
 
@@ -70,7 +70,7 @@ def changed(path: str, value: object) -> str:
     return json.dumps(document)
 
 
-def test_the_service_refuses_it(lasting: World) -> None:
+def test_the_service_refuses_it(lasting):
     """It is a 422 whose findings have the code, what was given and expected; what
     honest clients are served stays.
     """
@@ -84,7 +84,7 @@ def test_the_service_refuses_it(lasting: World) -> None:
     assert lasting.served() == before
 
 
-def test_merge_and_import_refuse_it(tmp_path: Path) -> None:
+def test_merge_and_import_refuse_it(tmp_path):
     """It is left out by its code, and honest facts beside it are taken."""
     codes = {from_json(TuningRecord, changed(p, v)): code for p, code, v in ODD}
     source = InMemoryStore()
@@ -104,7 +104,7 @@ def test_merge_and_import_refuse_it(tmp_path: Path) -> None:
             assert codes[odd] in [found[0] for found in bad.problem.findings]
 
 
-def test_a_name_that_is_twice_is_refused(lasting: World, tmp_path: Path) -> None:
+def test_a_name_that_is_twice_is_refused(lasting, tmp_path):
     """Of two values of one name none is taken, by the service and from a file."""
     text = to_json(HONEST[0])
     twice = text.replace('"timer":"wall"', '"timer":"wall","timer":"wall"')
@@ -120,7 +120,7 @@ def test_a_name_that_is_twice_is_refused(lasting: World, tmp_path: Path) -> None
     assert "repeated" in str(*left_out)
 
 
-def test_limits_that_no_device_has_are_refused(lasting: World) -> None:
+def test_limits_that_no_device_has_are_refused(lasting):
     """Limits of a device are judged as facts are; the honest ones stay the latest."""
     for changes, code in (
         ({"bandwidth_bytes_per_s": 1e-300}, "rate"),
@@ -141,7 +141,7 @@ def test_limits_that_no_device_has_are_refused(lasting: World) -> None:
         assert latest == json.loads(to_json(honest))
 
 
-def test_odd_limits_that_are_stored_are_not_the_latest(tmp_path: Path) -> None:
+def test_odd_limits_that_are_stored_are_not_the_latest(tmp_path):
     """What an older version took is passed over, and stays in the database."""
     honest = make_peaks()
     odd = [

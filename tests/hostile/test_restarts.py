@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -26,7 +25,7 @@ N_CLIENTS = 4
 
 
 @pytest.fixture
-def on_postgresql(postgresql, tmp_path) -> Iterator[Live]:
+def on_postgresql(postgresql, tmp_path):
     with (
         schema_in(postgresql) as database,
         running(database, tmp_path, rate_per_s=0, freshness_s=0) as server,

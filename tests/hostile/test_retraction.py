@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 
 from feinsum.db import HttpStore, SqlStore, open_store
-from feinsum.db.exchange import merge
-from feinsum.db.remote import open_remote
+from feinsum.db.exchange.merging import merge
 from feinsum.db.remote.client import Client
-from feinsum.db.server import open_serving_store
+from feinsum.db.remote.layer import open_remote
+from feinsum.db.server.serving import open_serving_store
 from feinsum.errors import NotAuthenticatedError, NotPermittedError, RecordNotFoundError
 from feinsum.memory import use_fresh_memory
 from feinsum.records import LookUp, Retraction, RetractionQuery, TuningRecord, to_json
@@ -68,7 +67,7 @@ class Team:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def team(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Team]:
+def team(request, tmp_path):
     """Clients may keep nothing, so that only what the service says counts."""
     location = str(tmp_path / "facts.sqlite")
     if request.param == "postgresql":
@@ -91,7 +90,7 @@ def fake(number: int) -> TuningRecord:
 
 
 @pytest.fixture
-def caching(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def caching(tmp_path, monkeypatch):
     """A client with a cache of its own on disk, and time."""
     monkeypatch.setenv("FEINSUM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("FEINSUM_REMOTE_BUDGET_MS", "60000")
@@ -107,9 +106,7 @@ def asked(team: Team) -> set[str]:
 
 
 @pytest.mark.usefixtures("caching")
-def test_what_a_leaked_key_sent_is_forgotten_at_once(
-    team: Team, tmp_path: Path
-) -> None:
+def test_what_a_leaked_key_sent_is_forgotten_at_once(team, tmp_path):
     """In every answer, list, page and cache, and for good; honest facts stay, those
     included that the key sent again.
     """
@@ -166,7 +163,7 @@ def test_what_a_leaked_key_sent_is_forgotten_at_once(
 
 
 @ON_SQLITE
-def test_retracting_takes_an_administrator(team: Team) -> None:
+def test_retracting_takes_an_administrator(team):
     """Neither a key that records nor nobody's: by no route, and nothing happens."""
     honest = make_record()
     team.send(honest, "ci")
@@ -203,9 +200,7 @@ def test_retracting_takes_an_administrator(team: Team) -> None:
 
 @ON_SQLITE
 @pytest.mark.usefixtures("caching")
-def test_a_user_forgets_what_a_service_still_says(
-    team: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_forgets_what_a_service_still_says(team, tmp_path, monkeypatch):
     """A retraction in one's own database counts for all layers, cached ones too."""
     from feinsum.db import looked_up_store
 

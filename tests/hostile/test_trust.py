@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from feinsum.records import TransformSpec
 from feinsum.service.answers import MAX_ALIKE
-from tests.hostile.world import HONEST, Served, World, faster
+from tests.hostile.world import HONEST, Served, faster
 
 BEST, SECOND = HONEST[0], HONEST[1]
 
@@ -17,7 +17,7 @@ NEW = TransformSpec("turned", 1, {"block": 3})
 """A recipe that no honest fact has."""
 
 
-def test_a_ladder_of_lies_stands_behind(world: World) -> None:
+def test_a_ladder_of_lies_stands_behind(world):
     """Facts each 1.95 times faster than the one before, until one is refused."""
     before = world.served()
     fact = SECOND
@@ -30,7 +30,7 @@ def test_a_ladder_of_lies_stands_behind(world: World) -> None:
     assert world.served() == before
 
 
-def test_nobody_refutes_an_honest_recipe(world: World) -> None:
+def test_nobody_refutes_an_honest_recipe(world):
     """Three keys say of the best recipe that it is slow; no client is told so."""
     before = world.served()
     for n in range(9):
@@ -41,7 +41,7 @@ def test_nobody_refutes_an_honest_recipe(world: World) -> None:
 
 
 @pytest.mark.parametrize("n_fakes", [60, 250])
-def test_a_flood_hides_no_honest_fact(world: World, n_fakes: int) -> None:
+def test_a_flood_hides_no_honest_fact(world, n_fakes):
     """Of a workload that is read as a whole, and of one that has too many facts."""
     before = world.served()
     with open_serving_store(world.database) as store:
@@ -56,7 +56,7 @@ def test_a_flood_hides_no_honest_fact(world: World, n_fakes: int) -> None:
     assert world.served() == before
 
 
-def test_few_facts_of_one_recorder_and_recipe_are_answered(world: World) -> None:
+def test_few_facts_of_one_recorder_and_recipe_are_answered(world):
     """However often one sends it; another recorder has as many."""
     before = world.answered(BEST)
     for who in range(2):
@@ -66,7 +66,7 @@ def test_few_facts_of_one_recorder_and_recipe_are_answered(world: World) -> None
     assert len(world.answered(BEST)) == len(before) + 2 * MAX_ALIKE
 
 
-def test_trusted_keys_rank_first_at_once(world: World) -> None:
+def test_trusted_keys_rank_first_at_once(world):
     """The operator's mark decides; what a trusted key sends again is trusted, too."""
     honest = world.served()
     # a key that no other test uses: the service caches keys for two seconds

@@ -10,8 +10,8 @@ import pytest
 from feinsum import array, einsum, generate_loopy
 from feinsum.db import HttpStore
 from feinsum.db.address import parse_address
-from feinsum.db.remote import open_remote
-from feinsum.db.remote.cache import Breaker
+from feinsum.db.remote.answers import Breaker
+from feinsum.db.remote.layer import open_remote
 from feinsum.memory import use_fresh_memory
 from feinsum.records import LookUp, TransformSpec
 from feinsum.retrieval import look_up, request, retrieve, search

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
-from feinsum.db.remote.best import list_valid_documents
-from feinsum.db.server import ApiKey, open_serving_store
+from feinsum.db.remote.answers import list_valid_documents
+from feinsum.db.server.api_keys import ApiKey
+from feinsum.db.server.serving import open_serving_store
 from feinsum.records import (
     Device,
     Measurement,

@@ -21,7 +21,7 @@ def _drawn() -> dict[str, tuple[str | None, str]]:
     return drawn
 
 
-def test_the_tree_is_drawn() -> None:
+def test_the_tree_is_drawn():
     """The drawing holds the errors of the module, each under its base class and with
     its code: all of them and no others.
     """
@@ -34,14 +34,14 @@ def test_the_tree_is_drawn() -> None:
     }
 
 
-def test_codes_are_distinct() -> None:
+def test_codes_are_distinct():
     """No two errors share a code; codes are kebab-case."""
     codes = [cls.code for cls in ERRORS]
     assert len(set(codes)) == len(codes)
     assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", code) for code in codes)
 
 
-def test_code_leads_to_the_class() -> None:
+def test_code_leads_to_the_class():
     """An error is made anew from its code and message, in another process; one of a
     code that is not known here keeps it in its message.
     """
@@ -54,7 +54,7 @@ def test_code_leads_to_the_class() -> None:
     assert str(error) == "no-such-code: why"
 
 
-def test_warning_is_no_error() -> None:
+def test_warning_is_no_error():
     """The one warning is a user warning: it does not interrupt."""
     assert [cls for cls in CLASSES if cls not in ERRORS] == [errors.FeinsumWarning]
     assert issubclass(errors.FeinsumWarning, UserWarning)

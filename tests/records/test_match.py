@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from feinsum.db import get_shipped_facts
 from feinsum.records import (
     MatchLevel,
-    Policy,
     Processor,
     TuningRecord,
     compute_distance,
@@ -56,9 +55,7 @@ record_lists = st.lists(_record, max_size=6)
 
 
 @given(record_lists, st.randoms(use_true_random=False))
-def test_rank_orders_what_is_faster_than_nothing(
-    records: list[TuningRecord], random
-) -> None:
+def test_rank_orders_what_is_faster_than_nothing(records, random):
     """All that beat the untransformed kernel, whatever their order was. None is surely
     faster than the first: its interval reaches theirs; those that are not tied with it
     come by falling speed-up.
@@ -78,7 +75,7 @@ def test_rank_orders_what_is_faster_than_nothing(
     assert speedups == sorted(speedups, reverse=True)
 
 
-def test_libraries_of_the_host_come_after_what_they_are_tied_with() -> None:
+def test_libraries_of_the_host_come_after_what_they_are_tied_with():
     """A recipe of the device needs no memory for operands that are functions."""
     device, host = make_record((0.1, 0.11, 0.12)), make_record((0.1, 0.1, 0.11))
     host = replace(host, spec=replace(host.spec, name="library_product"))
@@ -87,7 +84,7 @@ def test_libraries_of_the_host_come_after_what_they_are_tied_with() -> None:
 
 
 @given(record_lists, record_lists, st.randoms(use_true_random=False))
-def test_the_untrusted_rank_behind(trusted, others, random) -> None:
+def test_the_untrusted_rank_behind(trusted, others, random):
     """However fast they say to be; among them the order is the same."""
     mixed = [*trusted, *map(mark_untrusted, others)]
     random.shuffle(mixed)
@@ -97,7 +94,7 @@ def test_the_untrusted_rank_behind(trusted, others, random) -> None:
     ] * len(rank(others))
 
 
-def test_overlap_is_a_tie() -> None:
+def test_overlap_is_a_tie():
     """Where speed-up intervals overlap, the text of the spec decides."""
     fast = make_record((0.24, 0.25, 0.27), spec="b@1()")
     tied = make_record((0.25, 0.26, 0.28), spec="a@1()")
@@ -113,7 +110,7 @@ def at_time(day: int, samples_s: tuple[float, ...], spec: str = "a@1()"):
 NOISY, QUIET = (0.05, 0.1, 0.3), (0.2, 0.2, 0.2)
 
 
-def test_the_latest_quiet_measurement_of_a_recipe_counts() -> None:
+def test_the_latest_quiet_measurement_of_a_recipe_counts():
     """However fast an earlier or a noisy one was; all of them stay in the ranking,
     unless the one that counts is no faster than the untransformed kernel.
     """
@@ -130,7 +127,7 @@ def test_the_latest_quiet_measurement_of_a_recipe_counts() -> None:
     assert rank([noisy, last])[0] == last
 
 
-def test_measurements_of_other_places_do_not_replace_each_other() -> None:
+def test_measurements_of_other_places_do_not_replace_each_other():
     """Of other devices, drivers or sizes; nor do those of senders without trust."""
     old, new = at_time(1, QUIET), at_time(2, (1.5,) * 3)
     others = (
@@ -143,7 +140,7 @@ def test_measurements_of_other_places_do_not_replace_each_other() -> None:
         assert rank([old, other]) == (old,)
 
 
-def test_quiet_times_come_before_noisy_ones_that_are_tied() -> None:
+def test_quiet_times_come_before_noisy_ones_that_are_tied():
     """So an earlier noisy fact of fewer resources does not displace a precise one."""
     noisy = at_time(1, (0.1, 0.25, 0.3), "a@1()")
     quiet = at_time(2, (0.2, 0.2, 0.2), "b@1(lanes=8)")
@@ -167,7 +164,7 @@ LEVELS = [
 MASKED = replace(CPU, processor=Processor("", -1, -1, -1, "x86_64", (), -1, {}))
 
 
-def test_equal_names_do_not_make_one_cpu() -> None:
+def test_equal_names_do_not_make_one_cpu():
     """A CPU whose processor is not known is only ever one of its architecture."""
     for driver in ("driver 1", "driver 2"):
         for device in (BEFORE.device, MASKED):
@@ -183,7 +180,7 @@ def test_equal_names_do_not_make_one_cpu() -> None:
             )
 
 
-def test_gpus_need_no_processor() -> None:
+def test_gpus_need_no_processor():
     """OpenCL's names tell them apart."""
     driver = replace(GPU, driver_version="driver 2")
     assert get_match_level(make_record(environment=GPU), GPU) == MatchLevel.EXACT
@@ -193,7 +190,7 @@ def test_gpus_need_no_processor() -> None:
     )
 
 
-def test_shipped_facts_without_a_processor_fit_no_machine_exactly() -> None:
+def test_shipped_facts_without_a_processor_fit_no_machine_exactly():
     """They are verified before first use; others are exact where they were measured."""
     for fact in get_shipped_facts().records():
         device = fact.environment.device
@@ -202,7 +199,7 @@ def test_shipped_facts_without_a_processor_fit_no_machine_exactly() -> None:
         assert get_match_level(fact, fact.environment) == expected
 
 
-def test_shipped_facts_are_exact_where_they_were_recorded() -> None:
+def test_shipped_facts_are_exact_where_they_were_recorded():
     """On a machine like that of a shipped fact, with its compiler and today's options,
     the fact is exact.
     """
@@ -228,7 +225,7 @@ HOST = replace(
 )
 
 
-def test_only_options_that_change_times_make_another_driver() -> None:
+def test_only_options_that_change_times_make_another_driver():
     """Options of the compiler that cannot change what was measured make no other
     driver; a reason names those that do, and never two equal drivers.
     """
@@ -262,7 +259,7 @@ NEAREST_FIRST = (OTHER_CPU, NEXT_CPU, OTHER_RUNTIME, FAR)
 """Same platform and microarchitecture; the platform; the microarchitecture; neither."""
 
 
-def test_remoteness_orders_devices() -> None:
+def test_remoteness_orders_devices():
     """An unknown microarchitecture is another one, even on both sides."""
     found = [compute_remoteness(there.device, CPU) for there in NEAREST_FIRST]
     assert found == sorted(set(found))
@@ -276,7 +273,7 @@ def test_remoteness_orders_devices() -> None:
 
 
 @given(st.permutations(NEAREST_FIRST), st.integers(0, 3))
-def test_nearer_devices_come_first_within_a_level(order, k: int) -> None:
+def test_nearer_devices_come_first_within_a_level(order, k):
     """However fast recipes are elsewhere: speed-ups of two platforms have different
     baselines; and however near the extents are that were measured elsewhere.
     """
@@ -302,9 +299,7 @@ def test_nearer_devices_come_first_within_a_level(order, k: int) -> None:
         ("loose", MatchLevel.GENERIC),
     ],
 )
-def test_a_policy_accepts_levels_up_to_its_worst(
-    policy: Policy, worst: MatchLevel
-) -> None:
+def test_a_policy_accepts_levels_up_to_its_worst(policy, worst):
     """And says so where it does not. A fact fits by device and driver, not by software
     or policy; facts of other extents fit less than those of another machine of this
     kind, and the reason says at which they were measured.
@@ -328,7 +323,7 @@ def test_a_policy_accepts_levels_up_to_its_worst(
 
 
 @given(record_lists, st.sampled_from(["strict", "default", "loose"]))
-def test_ranking_is_of_one_level(records: list[TuningRecord], policy: Policy) -> None:
+def test_ranking_is_of_one_level(records, policy):
     """A match ranks the facts of the best level that has any, and no others; those of
     nearer devices first, each by rank.
     """
@@ -358,7 +353,7 @@ def test_ranking_is_of_one_level(records: list[TuningRecord], policy: Policy) ->
             )
 
 
-def test_what_is_slow_here_is_not_taken_from_elsewhere() -> None:
+def test_what_is_slow_here_is_not_taken_from_elsewhere():
     """A recipe that was no faster on this machine is not served for a fact of another,
     however fast it was there; nor one that was slow at the nearest extents, or on the
     nearest device.
@@ -379,7 +374,7 @@ def test_what_is_slow_here_is_not_taken_from_elsewhere() -> None:
     assert find_best_match([far], HERE).record == far
 
 
-def test_distance() -> None:
+def test_distance():
     """The largest log2 of the ratios of extents that both know."""
     for sizes, extents, expected in (
         ({"N": 100}, {"N": 100}, 0.0),
@@ -397,7 +392,7 @@ def test_distance() -> None:
 
 
 @given(record_lists, st.lists(st.integers(1, 10**6), min_size=6, max_size=6))
-def test_nearest_extents_come_first(records, sizes) -> None:
+def test_nearest_extents_come_first(records, sizes):
     """Within a level, facts of alike devices are ordered by distance; the match states
     the first.
     """
@@ -408,7 +403,7 @@ def test_nearest_extents_come_first(records, sizes) -> None:
     assert match.distance == (far[0] if far else 0)
 
 
-def test_the_reason_states_the_distance() -> None:
+def test_the_reason_states_the_distance():
     """At which extents it was measured, which are here, and how far that is."""
     record = at_size(4096, make_record((0.5,)))
     extents = {"a text": {"N": 512}}
@@ -423,7 +418,7 @@ def at_size(size: int, record: TuningRecord) -> TuningRecord:
     return replace(record, measurement=replace(record.measurement, sizes={"N": size}))
 
 
-def test_ties_are_broken_by_fewest_resources() -> None:
+def test_ties_are_broken_by_fewest_resources():
     """Then by the text of the spec, then by content id."""
     big = make_record((0.5,), spec="a@1(block=64, lanes=8)")
     small = make_record((0.5,), spec="b@1(block=32, index='i', lanes=4)")
@@ -433,7 +428,7 @@ def test_ties_are_broken_by_fewest_resources() -> None:
 
 
 @given(record_lists, st.integers(0, 2**32), st.sampled_from(["default", "loose"]))
-def test_the_answer_does_not_depend_on_the_order_of_rows(records, seed, policy) -> None:
+def test_the_answer_does_not_depend_on_the_order_of_rows(records, seed, policy):
     """Look-ups in rows of any order have one answer; also twenty of them."""
     shuffled = list(records)
     random = Random(seed)
@@ -444,21 +439,21 @@ def test_the_answer_does_not_depend_on_the_order_of_rows(records, seed, policy) 
         assert match == expected
 
 
-def test_an_infinite_speed_up_is_not_believed() -> None:
+def test_an_infinite_speed_up_is_not_believed():
     """Times at the ends of what a float can be make no winner."""
     absurd = make_record((1e-320,), (1e300,), spec="a@1()")
     assert absurd.measurement.speedup == inf
     assert find_best_match([absurd], HERE).level == MatchLevel.MISS
 
 
-def test_nothing_recorded() -> None:
+def test_nothing_recorded():
     """No facts at all is a miss of its own."""
     match = find_best_match([], HERE)
     assert (match.level, match.record) == (MatchLevel.MISS, None)
     assert match.reason == "no fact is recorded for this workload"
 
 
-def test_reason() -> None:
+def test_reason():
     """A hit says which recipe, how fast, and on what it was measured."""
     for there, where in (
         (HERE, "on this device and driver (driver 1)"),

@@ -8,14 +8,13 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.exchange import rekey_record
+from feinsum.db.exchange.rekeying import rekey_record
 from feinsum.errors import SignatureError, SigningKeyError, TrustedSignersError
 from feinsum.records import TuningRecord, from_json, to_json
 from feinsum.records.signature import (
@@ -37,7 +36,7 @@ TRUSTED = {format_public_key(KEY)}
 
 
 @given(record=tuning_records())
-def test_a_signed_fact_is_believed(record: TuningRecord) -> None:
+def test_a_signed_fact_is_believed(record):
     """As it is, read back from its text, and signed again."""
     signed = sign(record, KEY)
     assert explain_untrusted(signed, TRUSTED) == ""
@@ -49,14 +48,14 @@ def test_a_signed_fact_is_believed(record: TuningRecord) -> None:
     assert explain_untrusted(twice, {format_public_key(OTHER)}) == ""
 
 
-def test_signing_keeps_all_topics() -> None:
+def test_signing_keeps_all_topics():
     """Whatever they are called; they are signed, too."""
     topics = {"by": "somebody", "note": "warm", "zone": "7"}
     signed = sign(replace(make_record(), provenance=topics), KEY)
     assert topics.items() <= signed.provenance.items()
 
 
-def test_the_signature_is_that_of_the_page() -> None:
+def test_the_signature_is_that_of_the_page():
     """What is signed is what the page of signatures says; old ones stay right."""
     signed = sign(make_record(), KEY)
     document = json.loads(to_json(signed))
@@ -68,14 +67,14 @@ def test_the_signature_is_that_of_the_page() -> None:
     )
 
 
-def test_a_signature_outlives_rekeying() -> None:
+def test_a_signature_outlives_rekeying():
     """The key of the workload follows from its text, and is not signed."""
     moved = rekey_record(sign(make_record(), KEY), WorkloadKey("fe9-other"))
     assert "rekeyed_from" in moved.provenance
     assert explain_untrusted(moved, TRUSTED) == ""
 
 
-def test_a_fact_that_was_changed_is_not_believed() -> None:
+def test_a_fact_that_was_changed_is_not_believed():
     """Whatever of it is changed."""
     for changes in (
         {"workload_text": "another text"},
@@ -90,7 +89,7 @@ def test_a_fact_that_was_changed_is_not_believed() -> None:
         )
 
 
-def test_other_topics_are_not_believed() -> None:
+def test_other_topics_are_not_believed():
     """A note that was added, a name of another key, a signature of another fact."""
     for topics, message in (
         ({"note": "more"}, "is not that of"),
@@ -105,14 +104,14 @@ def test_other_topics_are_not_believed() -> None:
         assert message in explain_untrusted(changed, TRUSTED)
 
 
-def test_a_name_that_is_trusted_by_mistake_is_no_key() -> None:
+def test_a_name_that_is_trusted_by_mistake_is_no_key():
     """What is no public key verifies nothing."""
     signed = sign(make_record(), KEY)
     changed = replace(signed, provenance={**signed.provenance, SIGNED_BY: "ed25519:"})
     assert "is not that of" in explain_untrusted(changed, {"ed25519:"})
 
 
-def test_a_private_key_is_for_its_owner(tmp_path: Path) -> None:
+def test_a_private_key_is_for_its_owner(tmp_path):
     """Its file is closed to others, is not overwritten, and reads back."""
     path = tmp_path / "signing.pem"
     public = create_signing_key(path)
@@ -124,7 +123,7 @@ def test_a_private_key_is_for_its_owner(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_files_without_a_key_are_refused(tmp_path: Path) -> None:
+def test_files_without_a_key_are_refused(tmp_path):
     """With the reason, and what to do."""
     bad = tmp_path / "bad.pem"
     bad.write_text("no key")
@@ -145,9 +144,7 @@ open(sys.argv[1], "wb").write(X25519PrivateKey.generate().private_bytes(
 """
 
 
-def test_what_is_recorded_is_signed_if_wanted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_recorded_is_signed_if_wanted(tmp_path, monkeypatch):
     """With the key of the variable; without it a fact stays as it is."""
     monkeypatch.delenv("FEINSUM_SIGNING_KEY", raising=False)
     assert sign_if_configured(make_record()) == make_record()
@@ -156,9 +153,7 @@ def test_what_is_recorded_is_signed_if_wanted(
     assert explain_untrusted(sign_if_configured(make_record()), {public}) == ""
 
 
-def test_signers_are_named_by_keys_or_by_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signers_are_named_by_keys_or_by_a_file(tmp_path, monkeypatch):
     """Separated by commas, or one in each line with comments; nothing else counts."""
     keys = [format_public_key(KEY), format_public_key(OTHER)]
     monkeypatch.setenv("FEINSUM_TRUSTED_SIGNERS", " ")
@@ -176,9 +171,7 @@ def test_signers_are_named_by_keys_or_by_a_file(
             read_trusted_signers()
 
 
-def test_without_cryptography_nothing_is_trusted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_cryptography_nothing_is_trusted(monkeypatch):
     """The error says how to install it."""
     monkeypatch.setitem(sys.modules, "cryptography", None)
     monkeypatch.setenv("FEINSUM_TRUSTED_SIGNERS", format_public_key(KEY))
@@ -186,7 +179,7 @@ def test_without_cryptography_nothing_is_trusted(
         read_trusted_signers()
 
 
-def test_nothing_is_imported_before_it_is_used() -> None:
+def test_nothing_is_imported_before_it_is_used():
     """A program without signatures does not load cryptography."""
     program = (
         "import sys; from feinsum.records import signature\n"

@@ -15,7 +15,7 @@ from tests.strategies import specs
 
 
 @given(specs)
-def test_round_trip(spec: TransformSpec) -> None:
+def test_round_trip(spec):
     """Text leads back to the spec, types of its values included; it is one for one
     spec, in whatever order its parameters were given.
     """
@@ -26,7 +26,7 @@ def test_round_trip(spec: TransformSpec) -> None:
     assert str(TransformSpec(spec.name, spec.version, backwards)) == str(spec)
 
 
-def test_examples() -> None:
+def test_examples():
     """What people write by hand is read as it looks."""
     for text, spec in (
         ("plain@0()", TransformSpec("plain", 0, {})),
@@ -87,7 +87,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_texts_are_refused(text: str) -> None:
+def test_hostile_texts_are_refused(text):
     """Code, paths and all but named literals are refused, and nothing is run."""
     with pytest.raises(InvalidRecordError, match="transform spec "):
         TransformSpec.parse(text)
@@ -95,7 +95,7 @@ def test_hostile_texts_are_refused(text: str) -> None:
 
 
 @given(st.text(alphabet="a@1(x=,)'*: -\\\n#{", max_size=20).map("a@1({}".format))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_read_or_refused(text):
     """What is accepted has a text form that leads back to it."""
     try:
         spec = TransformSpec.parse(text)
@@ -104,7 +104,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     assert TransformSpec.parse(str(spec)) == spec
 
 
-def test_what_is_not_understood_is_named() -> None:
+def test_what_is_not_understood_is_named():
     """The message says which part of the text is wrong."""
     for text, words in (
         ("rowwise@1", "the parameters in brackets are missing"),

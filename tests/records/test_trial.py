@@ -13,14 +13,6 @@ from tests.db.factories import make_trial
 FAILED = make_trial(status="build-failed", message="é\n'quoted' \x00")
 
 
-def test_a_trial_round_trips():
-    """The text reads back as the trial, under the same id."""
-    for trial in (make_trial(), FAILED):
-        again = from_json(Trial, to_json(trial))
-        assert again == trial
-        assert again.id == trial.id
-
-
 def test_only_what_passed_has_a_time():
     """A trial that passed has both times, any other has none."""
     for change in ({"median_s": None}, {"ratio": None}, {"status": "wrong-result"}):

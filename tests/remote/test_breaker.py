@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from feinsum.db.address import parse_address
-from feinsum.db.remote.cache import PAUSE_S, Breaker
+from feinsum.db.remote.answers import PAUSE_S, Breaker
 from tests.remote.conftest import forget
 
 HERE = parse_address("https://facts.example/team")

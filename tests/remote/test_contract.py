@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -10,10 +9,10 @@ import pytest
 from feinsum.db import HttpStore
 from feinsum.db.remote.client import Client, ExchangeLimits
 from feinsum.errors import ServiceError
-from feinsum.records import Retraction, Store
-from tests.db.contract import FactStoreContract, MakeStore, PlansContract
+from feinsum.records import Retraction
+from tests.db.contract import FactStoreContract, PlansContract
 from tests.db.factories import make_record
-from tests.remote.live import LiveService, leased_store, live_service
+from tests.remote.live import leased_store, live_service
 
 VERY_PATIENT = ExchangeLimits(600.0, 600.0, 2**26)
 
@@ -28,25 +27,25 @@ class LeasedStore(HttpStore):
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
+def service(tmp_path_factory):
     with live_service(tmp_path_factory.mktemp("service")) as running:
         yield running
 
 
 class TestHttpStore(FactStoreContract, PlansContract):
-    def test_like_is_a_filter(self, store: Store) -> None:
+    def test_like_is_a_filter(self, store):
         """A service is not read as a whole for them: it gives none."""
         store.add(make_record())
         assert list(store.like("a b, b -> a")) == []
 
-    def test_a_retracted_plan_is_in_no_answer(self, store: Store) -> None:
+    def test_a_retracted_plan_is_in_no_answer(self, store):
         """Who may record may not retract."""
         retraction = Retraction("0" * 64, "a wrong clock", "ann")
         with pytest.raises(ServiceError, match="admin"):
             store.add(retraction)
 
     @pytest.fixture
-    def make_store(self, service: LiveService) -> Iterator[MakeStore]:
+    def make_store(self, service):
         with ExitStack() as stack:
 
             def make() -> HttpStore:

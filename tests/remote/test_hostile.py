@@ -9,9 +9,9 @@ import pickle
 import pytest
 
 from feinsum.db.address import parse_address
-from feinsum.db.remote import open_remote
-from feinsum.db.remote.best import request_best
+from feinsum.db.remote.answers import request_best
 from feinsum.db.remote.client import Client
+from feinsum.db.remote.layer import open_remote
 from feinsum.errors import StoreUnavailableError
 from feinsum.records import LookUp, compute_content_id
 from feinsum.retrieval import look_up

@@ -12,8 +12,9 @@ from feinsum.cache import get_default_cache
 from feinsum.canonical import WorkloadKey
 from feinsum.db import HttpStore, list_layer_states, open_store, opened_store
 from feinsum.db.address import get_remote_url
-from feinsum.db.remote import cache, layer, open_remote
-from feinsum.db.server import open_serving_store
+from feinsum.db.remote import answers, layer
+from feinsum.db.remote.layer import open_remote
+from feinsum.db.server.serving import open_serving_store
 from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.records import LookUp, MatchLevel, find_best_match, to_json
 from feinsum.service.routes import best
@@ -69,7 +70,7 @@ def clock(monkeypatch):
             return self.now
 
     found = Clock()
-    for module in (cache, layer):
+    for module in (answers, layer):
         monkeypatch.setattr(module, "time", found)
     return found
 
@@ -293,7 +294,7 @@ def test_damage_on_disk_is_an_answer_that_is_not_there(service, tmp_path):
 
 def test_what_is_signed_and_still_no_answer_is_none(service):
     """What is read from disk is checked as what is sent."""
-    kept = cache.AnswerCache(open_remote().address, HERE)
+    kept = answers.AnswerCache(open_remote().address, HERE)
     for content in (
         *(b"", b"{}", b"[]", b"\xff", b"null\n{}", b"[" * 10_000),
         b'{"at": "x", "max_age_s": 1}',
@@ -302,6 +303,16 @@ def test_what_is_signed_and_still_no_answer_is_none(service):
         forget()
         get_default_cache().write(kept.name_of(WORKLOAD), content)
         assert ask() == {WORKLOAD: (GOOD,)}
+
+
+def test_facts_of_another_workload_on_disk_are_none(service):
+    """Whoever may write to the cache cannot make a fact answer another look-up."""
+    HttpStore.at(get_remote_url()).add(make_record(workload=OTHER))
+    ask(LookUp({OTHER: ""}, make_device(), "default"))
+    cached, disk = answers.AnswerCache(open_remote().address, HERE), get_default_cache()
+    disk.write(cached.name_of(WORKLOAD), disk.read(cached.name_of(OTHER)))
+    forget()
+    assert ask() == {WORKLOAD: (GOOD,)}
 
 
 def test_a_layer_of_a_service_is_a_source(service):

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from feinsum.cli import app
 from feinsum.db import HttpStore, ShippedStore, open_store
-from feinsum.db.exchange import merge
-from feinsum.db.remote import open_remote
-from feinsum.db.server import open_serving_store
+from feinsum.db.exchange.merging import merge
+from feinsum.db.remote.layer import open_remote
+from feinsum.db.server.serving import open_serving_store
 from feinsum.errors import InvalidRecordError, ServiceError
 from feinsum.records import LookUp, Retraction, RetractionQuery, to_json
 from feinsum.service import make_key

@@ -8,8 +8,8 @@ import pytest
 
 from feinsum.db import HttpStore, open_store, opened_documents
 from feinsum.db.address import parse_key_id
-from feinsum.db.exchange import merge
-from feinsum.db.server import open_serving_store
+from feinsum.db.exchange.merging import merge
+from feinsum.db.server.serving import open_serving_store
 from feinsum.errors import (
     InvalidRecordError,
     NoSuchRouteError,
@@ -110,16 +110,6 @@ def test_what_the_untrusted_sent_is_marked(service, key):
     store = HttpStore.at(service)
     assert not store.add(make_record())
     assert all(way()[0].is_trusted for way in ways)
-
-
-def test_candidates_are_those_of_the_service(service, key):
-    """One workload or many; a device that is far has none under a strict policy."""
-    key("record")
-    store = HttpStore.at(service)
-    store.add(make_record())
-    assert store.candidates(LookUp({WORKLOAD: ""})) == {WORKLOAD: (make_record(),)}
-    both = LookUp({WORKLOAD: "", "fe1-none": "text"}, make_device(5), "strict")
-    assert store.candidates(both) == {WORKLOAD: (), "fe1-none": ()}
 
 
 def test_databases_and_services_are_merged(service, key, tmp_path):

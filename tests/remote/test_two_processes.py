@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from feinsum.service import make_key
 from tests.docs.pages import ROOT
 from tests.service.running import PATIENCE_S, running

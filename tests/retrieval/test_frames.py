@@ -10,7 +10,7 @@ import pytest
 from feinsum import explain
 from feinsum.canonical import canonicalize
 from feinsum.db import open_store
-from feinsum.db.exchange import rekey, rekey_record
+from feinsum.db.exchange.rekeying import rekey, rekey_record
 from feinsum.ir import array, einsum, to_text
 from feinsum.records import MatchLevel, TransformSpec
 from feinsum.retrieval import look_up, query

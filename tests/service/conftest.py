@@ -11,7 +11,8 @@ from fastapi.testclient import TestClient
 
 from feinsum.canonical import WorkloadKey
 from feinsum.db import SqlStore
-from feinsum.db.server import DemandLimits, DemandRequest, ServingStore
+from feinsum.db.server.demand import DemandLimits, DemandRequest
+from feinsum.db.server.serving import ServingStore
 from feinsum.records import Miss
 from feinsum.service import Settings, create_app, make_key
 from tests.db.conftest import make_postgresql_store

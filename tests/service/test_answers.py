@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feinsum.db import open_store
-from feinsum.db.server import StoredFact, open_serving_store
+from feinsum.db.server.reader import StoredFact
+from feinsum.db.server.serving import open_serving_store
 from feinsum.records import TuningRecord, find_best_match, from_json, rank, to_json
 from feinsum.service import answers
 from feinsum.service.answers import DeviceQuery, make_answer

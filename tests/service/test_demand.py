@@ -117,7 +117,7 @@ def test_demand_expires(client):
     store = store_of(client)
 
     def age(days):
-        with store.transactions.engine.begin() as connection:
+        with store.engine.begin() as connection:
             seen = datetime.now(UTC) - timedelta(days=days)
             connection.execute(update(DemandRow).values(last_seen=seen))
         client.get("/v1/best/k-now")
@@ -125,7 +125,7 @@ def test_demand_expires(client):
 
     assert age(2) == {KEY, "k-now"}
     assert age(91) == {"k-now"}
-    with store.transactions.engine.connect() as connection:
+    with store.engine.connect() as connection:
         rows = connection.execute(select(DemandCallerRow.workload_key)).scalars()
         assert set(rows) == {"k-now"}
 

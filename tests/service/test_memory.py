@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from cachetools import LRUCache, cached
 
-from feinsum.db.server import Size, StoredFact
+from feinsum.db.server.reader import Size, StoredFact
 from feinsum.records import to_json
 from feinsum.service import demand
 from feinsum.service.answers import DeviceQuery

@@ -114,8 +114,8 @@ def impatient(serve):
     """A service that waits shortly for its database."""
     client = serve()
     service = client.app.state.service
-    service.store.transactions.retry._max_wait_s = 0.1
-    service.lookup._reader._transactions.retry._max_wait_s = 0.1
+    service.store.max_wait_s = 0.1
+    service.lookup._reader.max_wait_s = 0.1
     return client
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from feinsum.canonical import WorkloadKey
-from feinsum.db.server import Having, ListedWorkload, Overview, open_serving_store
+from feinsum.db.server.pages import Having, ListedWorkload, Overview
+from feinsum.db.server.serving import open_serving_store
 from feinsum.records import RetractionQuery
 from tests.db.factories import (
     make_device,

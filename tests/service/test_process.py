@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from feinsum.records import to_json
 from feinsum.service import make_key
 from tests.db.factories import WORKLOAD, make_record, make_workload

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from feinsum.service import make_key
 from feinsum.service.paging import to_cursor
 from tests.service import refused_by_rule

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from feinsum.db.sql.tables import DeviceRow
 from feinsum.errors import InvalidRequestError, RecordNotFoundError
 from feinsum.records import to_json

@@ -12,7 +12,7 @@ import pytest
 
 from feinsum import query
 from feinsum.db import open_store
-from feinsum.db.exchange import rekey
+from feinsum.db.exchange.rekeying import rekey
 from feinsum.measure import open_device
 from feinsum.records import InMemoryStore, MatchLevel
 from feinsum.tuning import IsolatedBench, TrialOutcome, make_problem, tune_einsum

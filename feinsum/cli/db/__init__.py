@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from feinsum.cli.db import exchange, retract, stats, upkeep
+from feinsum.cli.db import documents, upkeep
 
 __all__ = ["app"]
 
@@ -16,11 +16,11 @@ app = typer.Typer(
 
 app.command(epilog=upkeep.INIT_EXAMPLES)(upkeep.init)
 app.command(epilog=upkeep.MIGRATE_EXAMPLES)(upkeep.migrate)
-app.command(epilog=stats.EXAMPLES)(stats.stats)
-app.command("import", epilog=exchange.IMPORT_EXAMPLES)(exchange.import_)
-app.command(epilog=exchange.EXPORT_EXAMPLES)(exchange.export)
-app.command(epilog=exchange.MERGE_EXAMPLES)(exchange.merge)
-app.command(epilog=exchange.DIFF_EXAMPLES)(exchange.diff)
-app.command(epilog=retract.EXAMPLES)(retract.retract)
+app.command(epilog=upkeep.STATS_EXAMPLES)(upkeep.stats)
+app.command("import", epilog=documents.IMPORT_EXAMPLES)(documents.import_)
+app.command(epilog=documents.EXPORT_EXAMPLES)(documents.export)
+app.command(epilog=documents.MERGE_EXAMPLES)(documents.merge)
+app.command(epilog=documents.DIFF_EXAMPLES)(documents.diff)
+app.command(epilog=documents.RETRACT_EXAMPLES)(documents.retract)
 app.command(epilog=upkeep.GC_EXAMPLES)(upkeep.gc)
 app.command(epilog=upkeep.BACKUP_EXAMPLES)(upkeep.backup)

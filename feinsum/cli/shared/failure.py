@@ -24,7 +24,7 @@ from feinsum.errors import (
 )
 
 if TYPE_CHECKING:
-    from feinsum.db.exchange import Bad
+    from feinsum.db.exchange.files import Bad
 
 FAILED, USAGE, NO_FACT, INTERRUPTED = 1, 2, 3, 130
 

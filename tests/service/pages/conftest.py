@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from fastapi.testclient import TestClient
 
-from feinsum.db.server import ServingStore, open_serving_store
+from feinsum.db.server.serving import ServingStore, open_serving_store
 from feinsum.distributed import plan_program
 from tests.db.factories import (
     make_device,

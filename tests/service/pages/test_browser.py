@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from feinsum.records import to_json
 from feinsum.service import make_key
 from feinsum.tuning import TuningStart

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feinsum.canonical import canonicalize
-from feinsum.db.server import open_serving_store
+from feinsum.db.server.serving import open_serving_store
 from feinsum.ir import from_text
 from feinsum.service.pages.notation import make_notation
 from feinsum.service.pages.search import SearchCriteria, SearchView, search

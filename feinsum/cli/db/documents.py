@@ -1,7 +1,8 @@
-"""``feinsum db export``, ``import``, ``diff`` and ``merge``."""
+"""``feinsum db export``, ``import``, ``diff``, ``merge`` and ``retract``."""
 
 from __future__ import annotations
 
+import getpass
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,13 +24,16 @@ from feinsum.cli.shared.output import (
     print_document,
     print_json,
     print_table,
+    to_digits,
 )
 from feinsum.cli.shared.progress import count_items, show_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from feinsum.db.exchange import Bad, Entry, Imported, KindDifference
+    from feinsum.db.exchange.files import Bad, Entry
+    from feinsum.db.exchange.merging import Imported, KindDifference
+    from feinsum.db.sql.retracting import Retracted, Suspect, SuspectPeaks, SuspectPlan
     from feinsum.records import Document
 
 EXPORT_EXAMPLES = """\b
@@ -80,7 +84,7 @@ def export(
     An existing file is replaced once the new one is complete.
     """
     from feinsum.db import opened_documents
-    from feinsum.db.exchange import list_documents
+    from feinsum.db.exchange.merging import list_documents
 
     # Standard output holds the documents, so that nothing else may be printed there.
     if file == STREAM and (as_json or t4):
@@ -123,13 +127,18 @@ def import_(
     the ones before it. With --skip-bad it continues, and exits with code 1.
     """
     from feinsum.db import opened_documents
-    from feinsum.db.exchange import import_entries
-    from feinsum.records import accept_all, check_plausible
+    from feinsum.db.exchange.files import Bad
+    from feinsum.db.exchange.merging import import_entries
+    from feinsum.records import Retraction, accept_all, check_plausible
 
     entries = _read_entries(file)
     # Retractions by others hide facts for good; an import may decline them.
     if without_retractions:
-        entries = _without_retractions(entries)
+        entries = (
+            entry
+            for entry in entries
+            if isinstance(entry, Bad) or not isinstance(entry[1], Retraction)
+        )
     with (
         opened_documents(database, may_create=True) as store,
         show_count("reading ...") as step,
@@ -145,7 +154,7 @@ def import_(
 def _read_entries(file: str) -> Iterator[Entry]:
     """Yield the entries of a file, of standard input or of the packaged facts."""
     from feinsum.db import get_shipped_facts
-    from feinsum.db.exchange import read_file, read_lines
+    from feinsum.db.exchange.files import read_file, read_lines
 
     # Checked first, so that the facts of the installation need no path.
     if file == PACKAGED:
@@ -155,18 +164,9 @@ def _read_entries(file: str) -> Iterator[Entry]:
     return read_file(Path(file))
 
 
-def _without_retractions(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """Yield all entries except retractions."""
-    from feinsum.db.exchange import Bad
-    from feinsum.records import Retraction
-
-    for entry in entries:
-        if isinstance(entry, Bad) or not isinstance(entry[1], Retraction):
-            yield entry
-
-
 def _write(documents: Iterable[Document], file: str, *, is_t4: bool) -> Counter[str]:
-    from feinsum.db.exchange import write_file, write_lines, write_t4
+    from feinsum.db.exchange.files import write_file, write_lines
+    from feinsum.db.exchange.kernel_tuner import write_t4
 
     if is_t4:
         return write_t4(documents, Path(file))
@@ -222,7 +222,7 @@ def diff(a: DatabaseA, b: DatabaseB, as_json: AsJson = False) -> None:
     Exits with code 1 if they differ.
     """
     from feinsum.db import opened_documents
-    from feinsum.db.exchange import compare
+    from feinsum.db.exchange.merging import compare
 
     with (
         opened_documents(a, is_read_only=True) as store_a,
@@ -261,7 +261,7 @@ def merge(
     from contextlib import ExitStack
 
     from feinsum.db import opened_documents
-    from feinsum.db.exchange import merge
+    from feinsum.db.exchange.merging import merge
     from feinsum.records import accept_all, check_plausible
 
     # All databases are opened before anything is written: a misspelt one is reported
@@ -314,3 +314,138 @@ def _print_differences(differences: Sequence[KindDifference]) -> None:
                 )
             if len(ids) > N_SHOWN:
                 typer.echo(f"and {len(ids) - N_SHOWN} more; --json has all")
+
+
+RETRACT_EXAMPLES = """\b
+Examples:
+  feinsum db retract 0f7c2ab41d03 --reason "wrong clock" --yes
+  feinsum db retract --recorder ci --since 2026-01-31T12:00:00Z
+  feinsum db retract --transform rowwise@1 --database https://facts.example
+"""
+
+MAX_SUSPECTS = 20
+"""Maximum facts to print."""
+
+
+def retract(
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ID...]",
+            help="Content ids of facts, or the first 12 digits of stored ones.",
+            show_default=False,
+        ),
+    ] = None,
+    workload: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Facts of this workload.")
+    ] = None,
+    recorder: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Facts sent to the service only with keys of this name; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    transform: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[@VERSION]", help="Facts with recipes of this transform."
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Facts that the service received since then, or, if not sent to one, "
+            "measured since then. ISO 8601.",
+        ),
+    ] = None,
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Reason; required with --yes.")
+    ] = "",
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help="Retract the facts; otherwise they are listed."),
+    ] = False,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Permanently remove facts from every look-up, list and answer.
+
+    Facts must match all given criteria. Retractions are documents that are merged and
+    exported like facts, so no merge restores a fact. On a service, this needs the
+    scope admin.
+    """
+    from feinsum.db import opened_documents
+    from feinsum.records import RetractionQuery
+
+    query = RetractionQuery(
+        ids=tuple(ids or ()),
+        workload=workload,
+        recorders=tuple(recorder or ()),
+        transform=transform,
+        since=since,
+    )
+    # Checked before the database is opened: a service would need a request to refuse.
+    if yes and not reason.strip():
+        raise typer.BadParameter("give the reason with --reason", param_hint="--yes")
+    # Without --yes, nothing is written: a retraction cannot be taken back.
+    with opened_documents(database) as store:
+        retracted = store.retract(
+            query, reason=reason, retracted_by=getpass.getuser(), is_dry_run=not yes
+        )
+    print_document(retracted, as_json, lambda: _print_retracted(retracted))
+
+
+def _print_retracted(retracted: Retracted) -> None:
+    records = [
+        (
+            r.id[:ID_LENGTH],
+            r.workload,
+            r.transform,
+            to_digits(r.speedup, 3),
+            _format_day(r),
+        )
+        for r in retracted.suspects[:MAX_SUSPECTS]
+    ]
+    plans = [
+        (p.id[:ID_LENGTH], p.workload, p.plan[:ID_LENGTH], _format_day(p))
+        for p in retracted.plans[:MAX_SUSPECTS]
+    ]
+    peaks = [
+        (
+            p.id[:ID_LENGTH],
+            p.device[:ID_LENGTH],
+            to_digits(p.bandwidth_bytes_per_s / 1e9, 3),
+            _format_day(p),
+        )
+        for p in retracted.peaks[:MAX_SUSPECTS]
+    ]
+    if records:
+        names = ("record", "workload", "transform")
+        print_table(names, ("speed-up", "recorded"), records)
+    if plans:
+        print_table(("record", "workload", "plan"), ("recorded",), plans)
+    if peaks:
+        print_table(("limits", "device"), ("GB/s", "measured"), peaks)
+    # a service lists only the first facts, but counts all
+    if n_more := retracted.n_facts - len(records) - len(plans) - len(peaks):
+        typer.echo(f"and {n_more} more; --json has all")
+    for document_id in retracted.unknown:
+        typer.echo(
+            f"not stored here: {document_id}; the retraction applies to any copy"
+        )
+    if retracted.n_shared:
+        typer.echo(f"kept: {retracted.n_shared} that others also sent or recorded")
+    n = retracted.n_facts + len(retracted.unknown)
+    if not n:
+        typer.echo("no matching facts, or all are already retracted")
+    elif retracted.is_dry_run:
+        typer.echo(f"facts to retract: {n}; nothing was written; use --yes")
+    else:
+        typer.echo(f"facts retracted: {n}")
+
+
+def _format_day(suspect: Suspect | SuspectPlan | SuspectPeaks) -> str:
+    return f"{suspect.recorded_at:%Y-%m-%d}"
