@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -38,7 +38,7 @@ from feinsum.cli.shared.records import (
     record_document,
 )
 from feinsum.cli.shared.user_file import is_file, read_translation_unit
-from feinsum.errors import NotAnEinsumError
+from feinsum.errors import FeinsumError, NotAnEinsumError
 from feinsum.records import MatchLevel
 from feinsum.words import format_count
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from feinsum.bounds import Bound
     from feinsum.calling import EinsumCall
     from feinsum.ir import BatchedEinsum
-    from feinsum.records import Match, PlanRecord, Store
+    from feinsum.records import Match, PlanRecord, Store, TransformSpec
     from feinsum.retrieval import NestSelection, Retrieval
 
 EXAMPLES = """\b
@@ -239,12 +239,13 @@ def _query_einsum(
         bound = bound_of_first(match, store)
         # look for trials only if advice needs them: this opens the device
         tried = None if match.ranking else find_tried_recipes(store, einsum, device)
+        predicted, refusal = _find_usable(einsum, match, options)
     command = tune_command(einsum, sparse, arrays.sizes, database, device, tried)
     document = {
         "level": str(match.level),
         "reason": match.reason,
         "candidates": [record_document(r, fractions) for r in match.ranking],
-        "predicted": [str(spec) for spec in match.recipes],
+        "predicted": list(map(str, predicted)),
         "bound": None if bound is None else bound.document(),
         "key": key,
         "plans": plan_documents(plans),
@@ -256,6 +257,9 @@ def _query_einsum(
         if call is not None:
             typer.echo(f"merged, as calls are: {einsum}")
         _print_match(match, fractions, bound)
+        if match.recipes:
+            used = predicted[0] if predicted else f"none; {refusal}"
+            typer.echo(f"used without a fact: {used}")
         if not match.ranking:
             typer.echo(f"key: {key}\n{tune_advice(tried)}:\n  {command}")
         if plans:
@@ -280,10 +284,32 @@ def _find_merged(
     return call if is_other else None
 
 
+def _find_usable(
+    einsum: BatchedEinsum, match: Match, options: Mapping[str, Any]
+) -> tuple[Sequence[TransformSpec], str]:
+    """Return the recipes that would be used without a fact, and why the first is not.
+
+    Earlier trials on this machine may have shown that the predicted ones are no faster.
+    """
+    from feinsum.retrieval.lookup import recall_selection
+
+    if not match.recipes:
+        return (), ""
+    try:
+        selection = recall_selection(einsum, **options)
+    except FeinsumError:  # a kernel that this device does not run: all are unverified
+        selection = None
+    if selection is None or not selection.failures:
+        return match.recipes, ""
+    left = [candidate.recipe.spec for candidate in selection.candidates]
+    first, reason = selection.failures[0]
+    return [
+        spec for spec in left if spec in match.recipes
+    ] or left, f"{first}: {reason}"
+
+
 def _print_match(match: Match, fractions: Fractions, bound: Bound | None) -> None:
     typer.echo(f"match: {match.level} ({match.reason})")
-    if match.recipes:
-        typer.echo(f"used without a fact: {match.recipes[0]}")
     if not match.ranking:
         return
     # one row for each recipe, with its best record

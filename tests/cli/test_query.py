@@ -14,6 +14,7 @@ from feinsum.canonical import canonicalize
 from feinsum.cli.explain import query
 from feinsum.cli.shared.records import format_median, format_speedup
 from feinsum.db import HttpStore, open_store
+from feinsum.errors import TransformError
 from feinsum.ir import array, einsum
 from feinsum.records import Policy, rank
 from tests.cli.facts import MATVEC, fast_peaks, matvec_record, sized
@@ -150,6 +151,30 @@ def test_a_miss_says_what_would_be_used(run, monkeypatch):
         assert "used without a fact" not in only.stdout
     monkeypatch.setenv("FEINSUM_EFFORT", "estimate")
     assert "used without a fact" in run("query", *MATVEC).stdout
+
+
+def test_a_prediction_that_failed_here_is_not_named(run, monkeypatch):
+    """Earlier trials on this machine decide which recipe is used without a fact."""
+    monkeypatch.setenv("FEINSUM_VERIFY", "on")
+    open_store().close()
+    words = ("explain", *MATVEC, "--effort", "estimate")
+    first = json.loads(run(*words, "--json").stdout)["predicted"][0]
+    failing = {first}
+
+    def recall(trials, candidate):
+        if str(candidate.recipe.spec) in failing or not failing:
+            raise TransformError("no faster here")
+
+    monkeypatch.setattr("feinsum.retrieval.kernel_trials.NestTrials.recall", recall)
+    left = json.loads(run(*words, "--json").stdout)["predicted"]
+    assert left
+    assert first not in left
+    assert f"used without a fact: {left[0]}\n" in run(*words).stdout
+    failing.clear()
+    assert json.loads(run(*words, "--json").stdout)["predicted"] == []
+    result = run(*words)
+    assert f"used without a fact: none; {first}: no faster here\n" in result.stdout
+    assert result.exit_code == 3
 
 
 def test_an_index_of_the_result_needs_an_operand(run):
