@@ -116,10 +116,7 @@ def canonicalize(
     both; --sizes covers the indices of both.
     """
     texts = [subscripts] if other is None else [subscripts, other]
-    einsums = read_einsums(
-        texts, arrays.sizes, arrays.operands, arrays.rows, arrays.dtype
-    )
-    workloads = [CommandEinsum.of(einsum) for einsum in einsums]
+    workloads = [CommandEinsum.of(einsum) for einsum in read_einsums(texts, arrays)]
     if len(workloads) == 1:
         _canonicalize(workloads[0], graph, as_json)
     elif graph is None:

@@ -21,6 +21,7 @@ from feinsum.cli.shared.output import (
 from feinsum.errors import DeviceUnavailableError
 
 if TYPE_CHECKING:
+    from feinsum.measure import OpenDevice
     from feinsum.records import Device, DevicePeaks, Store
     from feinsum.targets.devices import DeviceState
 
@@ -86,12 +87,8 @@ def _measure_all(
     store: Store, states: Sequence[DeviceState], *, again: bool, even_if_busy: bool
 ) -> None:
     """Store the limits of every device that works, as :func:`get_peaks` does."""
-    from feinsum.measure import OpenDevice, measure_peaks, open_device
+    from feinsum.measure import open_device
     from feinsum.tuning import get_peaks
-
-    def measure(opened: OpenDevice) -> DevicePeaks:
-        say(f"measuring {opened.device} ...")
-        return measure_peaks(opened)
 
     for _, device, trouble in states:
         # skip failing devices: measuring one would end the command
@@ -103,9 +100,17 @@ def _measure_all(
             store,
             again=again,
             even_if_busy=even_if_busy,
-            measure=measure,
+            measure=measure_limits,
             say=say,
         )
+
+
+def measure_limits(opened: OpenDevice) -> DevicePeaks:
+    """Measure the limits of a device, and say so before."""
+    from feinsum.measure import measure_peaks
+
+    say(f"measuring {opened.device} ...")
+    return measure_peaks(opened)
 
 
 def _describe_device(state: DeviceState, store: Store) -> _Listed:

@@ -11,16 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from feinsum.cli.shared.help import HelpAll
-from feinsum.cli.shared.notation import (
-    read_einsum,
-    read_program,
-    read_sparse_einsum,
-    read_values,
-)
+from feinsum.cli.shared.notation import read_program, read_values
 from feinsum.cli.shared.options import (
     DEFAULT_DTYPE,
     AsJson,
     Dtype,
+    EinsumOptions,
     Operands,
     OptionalSubscripts,
     ProgramFile,
@@ -198,15 +194,8 @@ def plan(
     else:
         from feinsum.distributed import plan as plan_einsum
 
-        nonzeros: int | None = None
-        if sparse is None:
-            einsum = read_einsum(subscripts, sizes, operands, None, dtype)
-        else:
-            einsum, profile = read_sparse_einsum(
-                subscripts, sparse, sizes, operands, None, dtype
-            )
-            # the last level of the tree has a node for each entry
-            *_, nonzeros = profile.values()
+        arrays = EinsumOptions(sizes, operands, dtype=dtype)
+        einsum, profile = arrays.read_with_profile(subscripts, sparse)
         planned = plan_einsum(
             einsum,
             values,
@@ -214,7 +203,8 @@ def plan(
             memory=machine.memory,
             database=database,
             ranks_per_host=machine.levels(),
-            nonzeros=nonzeros,
+            # the last level of the tree has a node for each entry
+            nonzeros=[*profile.values()][-1] if profile else None,
             starts=machine.choose_starts(x.name for x in einsum.operands),
         )
     if save is not None:

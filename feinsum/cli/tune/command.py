@@ -10,7 +10,7 @@ import typer
 
 from feinsum.cli.shared.failure import interrupt_on_sigterm
 from feinsum.cli.shared.help import HelpAll
-from feinsum.cli.shared.notation import read_sparse_einsum, read_values
+from feinsum.cli.shared.notation import read_values
 from feinsum.cli.shared.options import (
     AsJson,
     Database,
@@ -119,11 +119,7 @@ def _read(
     """Read a kernel from a file, or an einsum and the profile of its sparse operand."""
     if is_file(target):
         return read_translation_unit(target), {}
-    if sparse is None:
-        return arrays.read(target), {}
-    return read_sparse_einsum(
-        target, sparse, arrays.sizes, arrays.operands, arrays.rows, arrays.dtype
-    )
+    return arrays.read_with_profile(target, sparse)
 
 
 def _prepare_report(folder: Path) -> None:
