@@ -128,34 +128,28 @@ def _describe_device(state: DeviceState, store: Store) -> _Listed:
 
 
 def _make_document(listed: _Listed) -> dict[str, Any]:
+    from feinsum.records import to_json
+
     device, peaks = listed.device, listed.peaks
+    processor = device.processor and json.loads(to_json(device.processor))
+    limits = peaks and {
+        "bandwidth_bytes_per_s": peaks.bandwidth_bytes_per_s,
+        "operations_per_s": dict(peaks.operations_per_s),
+        "cache_bytes_per_s": dict(peaks.cache_bytes_per_s),
+        "cache_bytes": dict(peaks.cache_bytes),
+        "measured_at": peaks.measured_at,
+    }
     return {
         "id": device.id,
         "platform": device.platform,
         "name": device.name,
         "kind": device.kind,
         "compute_units": device.compute_units,
-        "processor": _make_processor_document(device),
+        "processor": processor,
         "works": not listed.trouble,
         "trouble": listed.trouble,
         "driver_version": listed.driver,
-        "peaks": None if peaks is None else _make_peaks_document(peaks),
-    }
-
-
-def _make_processor_document(device: Device) -> Any:
-    from feinsum.records import to_json
-
-    return None if device.processor is None else json.loads(to_json(device.processor))
-
-
-def _make_peaks_document(peaks: DevicePeaks) -> dict[str, Any]:
-    return {
-        "bandwidth_bytes_per_s": peaks.bandwidth_bytes_per_s,
-        "operations_per_s": dict(peaks.operations_per_s),
-        "cache_bytes_per_s": dict(peaks.cache_bytes_per_s),
-        "cache_bytes": dict(peaks.cache_bytes),
-        "measured_at": peaks.measured_at,
+        "peaks": limits,
     }
 
 

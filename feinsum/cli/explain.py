@@ -339,8 +339,8 @@ def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str,
         if is_bad_usage(error):
             raise
         refusal = _make_refusal(error.instructions, error.rule, str(error))
-        document = {"nests": [], "refused": [refusal], "applied": []}
-        return retrieval.explain(t_unit, **options), document
+        text = retrieval.explain(t_unit, **options)
+        return text, {"nests": [], "refused": [refusal], "applied": []}
     lines, nests = [str(retrieved)], []
     with looked_up_store(options["database"]) as store:
         for nest in retrieved.nests:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 import typer
 
@@ -60,8 +59,7 @@ Rank: TypeAlias = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class _Kernel:
+class _Kernel(NamedTuple):
     """A kernel: its loop nest, and the code that is generated from it."""
 
     loops: str

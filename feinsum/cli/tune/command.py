@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -21,14 +22,8 @@ from feinsum.cli.shared.options import (
     expand_groups,
 )
 from feinsum.cli.shared.user_file import is_file, read_translation_unit
-from feinsum.cli.tune.options import (
-    OptionalTarget,
-    SearchOptions,
-    SourceOptions,
-    ViewOptions,
-)
 from feinsum.cli.tune.run import tune_one
-from feinsum.cli.tune.sources import tune_each
+from feinsum.cli.tune.sources import SourceOptions, tune_each
 
 if TYPE_CHECKING:
     import loopy as lp
@@ -47,6 +42,118 @@ Examples:
   feinsum tune --suite mine.csv --suite tccg --budget 60
   feinsum tune --plan plan.json --budget 60
 """
+
+Trials: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Maximum number of recipes to try, including known trials. Default: 20, "
+        "or all if exhaustive.",
+    ),
+]
+Budget: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        min=0,
+        help="Start no new trial of a workload after this time; the finals follow.",
+    ),
+]
+Strategy: TypeAlias = Annotated[
+    Literal["tpe", "random", "exhaustive"] | None,
+    typer.Option(
+        help="Search strategy: learning, random, or all in order. Default: tpe."
+    ),
+]
+Efforts: TypeAlias = Literal["measure", "patient", "exhaustive"]
+Effort: TypeAlias = Annotated[
+    Efforts,
+    typer.Option(
+        help="Recipes to try: the few predicted to be the fastest, a full search, "
+        "or all. --trials, --budget and --strategy override this."
+    ),
+]
+TrialLimit: TypeAlias = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", min=1, help="Stop a trial after this time."),
+]
+
+Fresh: TypeAlias = Annotated[
+    bool,
+    typer.Option("--fresh", help="Repeat trials that are in the database."),
+]
+OptionalTarget: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SUBSCRIPTS|FILE.py[:NAME]",
+        help="An einsum, or a Python file with a function (by default build) that "
+        "returns a Loopy translation unit.",
+        show_default=False,
+    ),
+]
+Live: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--live",
+        help="Serve the report on a page of this machine while the trials run.",
+    ),
+]
+Scheduler: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Run the trials on the workers of this Dask scheduler, such as "
+        "tcp://host:8786.",
+    ),
+]
+Report: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Write report.html and report.png to this folder."
+    ),
+]
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """Options of the search: its strategy and limits."""
+
+    effort: Effort = "patient"
+    trials: Trials = None
+    budget: Budget = None
+    strategy: Strategy = None
+    trial_limit: TrialLimit = 60.0
+    fresh: Fresh = False
+    scheduler: Scheduler = None
+
+    def as_arguments(self) -> dict[str, Any]:
+        """Return the arguments of a tuning; the effort gives missing limits."""
+        from feinsum.tuning import LIMITS
+
+        limits = LIMITS[self.effort]
+        strategy = self.strategy or limits.strategy
+        n_trials = self.trials
+        # the limit belongs to a strategy; exhaustive search ends by itself
+        if n_trials is None and strategy == limits.strategy:
+            n_trials = limits.n_trials
+        return {
+            "n_trials": n_trials,
+            "budget_s": limits.budget_s if self.budget is None else self.budget,
+            "strategy": strategy,
+            "trial_limit_s": self.trial_limit,
+            "resume": not self.fresh,
+            "scheduler": self.scheduler,
+        }
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """Options of what is shown besides the progress."""
+
+    report: Report = None
+    live: Live = False
+
 
 OF_SUBSCRIPTS = ("sizes", "operands", "rows", "dtype", "sparse")
 """Options that describe the arrays of subscripts."""

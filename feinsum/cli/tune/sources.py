@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -23,7 +23,6 @@ from feinsum.cli.demand import list_demands
 from feinsum.cli.shared.failure import FAILED, say
 from feinsum.cli.shared.notation import read_einsum, read_values
 from feinsum.cli.shared.options import DEFAULT_DTYPE
-from feinsum.cli.tune.options import SourceOptions
 from feinsum.cli.tune.run import tune_one
 from feinsum.errors import FeinsumError, InvalidEinsumError
 from feinsum.words import format_count
@@ -37,6 +36,60 @@ FIELDS = ("einsum", "sizes", "size", "dtype")
 """Fields of a workload in CSV or JSON; only the first is required."""
 CALL = "call"
 """The field of a call that :func:`feinsum.profile` has listed, in JSON."""
+
+
+FromMisses: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL|DATABASE",
+        help="Tune the workloads that a service could not answer for this device, "
+        "most wanted first.",
+    ),
+]
+Workloads: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", min=1, help="Maximum number of workloads to tune. Default: all."
+    ),
+]
+PlanFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--plan", metavar="FILE", help="Tune the leaves of a plan."),
+]
+Suites: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME|FILE",
+        help="Tune the workloads of a suite (tccg, dgfem, everyday) or of a "
+        "file: CSV, JSON, or lines of an einsum and its sizes. May be repeated.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Options that select several workloads, and how many of them are tuned."""
+
+    suite: Suites = None
+    plan: PlanFile = None
+    from_misses: FromMisses = None
+    workloads: Workloads = None
+
+    def get_selected(self) -> str | None:
+        """Return the option that selects workloads; None if there is none.
+
+        Raises:
+            typer.BadParameter: if there are several.
+        """
+        sources = {
+            "--plan": self.plan,
+            "--suite": self.suite,
+            "--from-misses": self.from_misses,
+        }
+        options = [option for option, source in sources.items() if source]
+        if len(options) > 1:
+            raise typer.BadParameter(f"give {' or '.join(options)}")
+        return options[0] if options else None
 
 
 @dataclass(frozen=True)
