@@ -24,7 +24,12 @@ from feinsum.cli.shared.options import (
     Sparse,
     expand_groups,
 )
-from feinsum.cli.shared.output import check_output_file, check_writing, print_document
+from feinsum.cli.shared.output import (
+    check_output_file,
+    check_reading,
+    check_writing,
+    print_document,
+)
 from feinsum.errors import PlanError
 
 if TYPE_CHECKING:
@@ -127,13 +132,9 @@ class MachineOptions:
 
         if self.after is None:
             return {}
-        try:
-            text = self.after.read_bytes()
-        except OSError as error:
-            raise typer.BadParameter(
-                f"cannot read {self.after}: {error.strerror}", param_hint="--after"
-            ) from None
-        left = get_inner_plan(read_plan(text)).final_distributions
+        with check_reading(self.after, "--after"):
+            plan = get_inner_plan(read_plan(self.after.read_bytes()))
+        left = plan.final_distributions
         return {name: left[name] for name in operands if name in left}
 
     def levels(self) -> Levels | None:

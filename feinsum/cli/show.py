@@ -14,7 +14,7 @@ from feinsum.cli.shared.options import (
     EinsumOptions,
     expand_groups,
 )
-from feinsum.cli.shared.output import print_document
+from feinsum.cli.shared.output import check_reading, print_document
 from feinsum.cli.shared.recommended import make_unchanged_advice
 from feinsum.errors import InvalidRecordError
 
@@ -115,10 +115,8 @@ def _show_plan(path: Path, rank: int, as_json: bool) -> None:
     from feinsum.distributed.display import format_blocks, format_steps
     from feinsum.distributed.facts import get_inner_plan, read_plan
 
-    try:
+    with check_reading(path):
         plan = get_inner_plan(read_plan(path.read_bytes()))
-    except OSError as error:
-        raise typer.BadParameter(f"cannot read {path}: {error.strerror}") from None
     blocks, steps = format_blocks(plan), format_steps(plan, rank)
     document = {
         "plan": str(plan),

@@ -138,7 +138,7 @@ def test_what_cannot_be_planned_is_refused(run, tmp_path):
     missing = str(tmp_path / "missing" / "plan.json")
     for arguments, named in (
         (("ij->i", "--program", "a.txt"), ""),
-        (("--program", "missing.txt"), ""),
+        (("--program", "missing.txt"), "cannot read missing.txt: No such file"),
         ((), ""),
         (("--program", "a.txt", "--database", "facts.sqlite"), ""),
         ((*PRODUCT, "--save", missing), "--save"),

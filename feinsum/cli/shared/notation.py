@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from feinsum.cli.shared.options import DEFAULT_DTYPE, EinsumOptions
+from feinsum.cli.shared.output import check_reading
 from feinsum.words import format_count
 
 if TYPE_CHECKING:
@@ -167,12 +168,8 @@ def read_sparse_einsum(
     from feinsum.ir import list_profile_names, parse_subscripts
     from feinsum.sparse import read_tns, to_csf
 
-    try:
+    with check_reading(path, "--sparse"):
         tree = to_csf(read_tns(path))
-    except OSError as error:
-        raise typer.BadParameter(
-            f"{path} cannot be read: {error.strerror}", param_hint="--sparse"
-        ) from None
     inputs, output = parse_subscripts(subscripts)
     if len(inputs[0]) != tree.order:
         raise typer.BadParameter(
@@ -201,13 +198,8 @@ def read_program(path: Path) -> Program:
     """Read the program in the file of ``--program``."""
     from feinsum.programs import program_from_text
 
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(
-            f"cannot read {path}: {error}", param_hint="--program"
-        ) from None
-    return program_from_text(text)
+    with check_reading(path, "--program"):
+        return program_from_text(path.read_text())
 
 
 def read_values(sizes: Sequence[str], option: str) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -11,7 +12,7 @@ import typer
 
 from feinsum.cli.shared.failure import interrupt_on_sigterm
 from feinsum.cli.shared.help import HelpAll
-from feinsum.cli.shared.notation import read_values
+from feinsum.cli.shared.notation import check_parameters, read_values
 from feinsum.cli.shared.options import (
     AsJson,
     Database,
@@ -211,7 +212,7 @@ def tune(
         _refuse_options_of_subscripts(context, target)
     with interrupt_on_sigterm():
         tune_one(
-            lambda: _read(target, sparse, arrays),
+            lambda: _read(target, sparse, arrays, sizes),
             database,
             options,
             as_json=as_json,
@@ -221,12 +222,14 @@ def tune(
 
 
 def _read(
-    target: str, sparse: Path | None, arrays: EinsumOptions
+    target: str, sparse: Path | None, arrays: EinsumOptions, sizes: Mapping[str, int]
 ) -> tuple[BatchedEinsum | lp.TranslationUnit, dict[str, int]]:
     """Read a kernel from a file, or an einsum and the profile of its sparse operand."""
     if is_file(target):
         return read_translation_unit(target), {}
-    return arrays.read_with_profile(target, sparse)
+    einsum, profile = arrays.read_with_profile(target, sparse)
+    check_parameters(sizes, [einsum])
+    return einsum, profile
 
 
 def _prepare_report(folder: Path) -> None:

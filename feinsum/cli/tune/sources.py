@@ -23,6 +23,7 @@ from feinsum.cli.demand import list_demands
 from feinsum.cli.shared.failure import FAILED, say
 from feinsum.cli.shared.notation import read_einsum, read_values
 from feinsum.cli.shared.options import DEFAULT_DTYPE
+from feinsum.cli.shared.output import check_reading
 from feinsum.cli.tune.run import tune_one
 from feinsum.errors import FeinsumError, InvalidEinsumError
 from feinsum.words import format_count
@@ -171,12 +172,8 @@ def read_leaves(path: Path) -> list[Entry]:
     from feinsum.distributed import Plan
     from feinsum.ir import from_text
 
-    try:
+    with check_reading(path, "--plan"):
         plan = Plan.from_json(path.read_bytes())
-    except OSError as error:
-        raise typer.BadParameter(
-            f"cannot read {path}: {error.strerror}", param_hint="--plan"
-        ) from None
     leaves = {leaf.key: leaf.text for leaf in plan.leaves}
     return [Entry("a leaf of the plan", from_text(text)) for text in leaves.values()]
 
@@ -262,10 +259,8 @@ def _read_file_entries(path: Path) -> list[Entry]:
 
 def _read(path: Path) -> Iterable[tuple[str, Any]]:
     """Return the workloads of a file as written, with the location of each."""
-    try:
+    with check_reading(path, "--suite"):
         text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise _refuse(f"{path} cannot be read: {error}") from None
     # by the suffix: content alone does not determine the format
     read = {".csv": _read_csv, ".json": _read_json}.get(path.suffix, _read_lines)
     try:
