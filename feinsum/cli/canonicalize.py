@@ -134,7 +134,7 @@ def _canonicalize(workload: CommandEinsum, graph: Path | None, as_json: bool) ->
         _draw(workload.general, graph)
     document = workload.document() | {
         "canonical": form.text,
-        "relabeling": _make_relabeling_document(form.relabeling),
+        "relabeling": vars(form.relabeling),
         "key": form.key,
         "graph": None if graph is None else str(graph),
     }
@@ -176,7 +176,7 @@ def _compare(a: CommandEinsum, b: CommandEinsum, *, as_json: bool) -> None:
         "is_same": bijection is not None,
         "a": a.document() | {"key": a.form.key},
         "b": b.document() | {"key": b.form.key},
-        "bijection": bijection and _make_relabeling_document(bijection),
+        "bijection": bijection and vars(bijection),
         "difference": difference and vars(difference),
     }
 
@@ -197,25 +197,9 @@ def _compare(a: CommandEinsum, b: CommandEinsum, *, as_json: bool) -> None:
         raise typer.Exit(DIFFERENT)
 
 
-def _make_relabeling_document(relabeling: Relabeling) -> dict[str, Any]:
-    return _list_names(relabeling) | {
-        "rows": relabeling.rows,
-        "positions": relabeling.positions,
-    }
-
-
-def _list_names(relabeling: Relabeling) -> dict[str, dict[str, str]]:
-    return {
-        "indices": dict(relabeling.indices),
-        "operands": dict(relabeling.operands),
-        "size_params": dict(relabeling.size_params),
-    }
-
-
 def _print_names(relabeling: Relabeling) -> None:
-    """Print one line for indices, operands and size parameters each."""
-    for title, names in _list_names(relabeling).items():
-        _print_pairs(title, names.items())
+    for title in ("indices", "operands", "size_params"):
+        _print_pairs(title, getattr(relabeling, title).items())
 
 
 def _print_orders(bijection: Relabeling) -> None:
