@@ -148,14 +148,6 @@ class SearchOptions:
         }
 
 
-@dataclass(frozen=True)
-class ViewOptions:
-    """Options of what is shown besides the progress."""
-
-    report: Report = None
-    live: Live = False
-
-
 OF_SUBSCRIPTS = ("sizes", "operands", "rows", "dtype", "sparse")
 """Options that describe the arrays of subscripts."""
 
@@ -170,7 +162,8 @@ def tune(
     sparse: Sparse = None,
     sources: SourceOptions,
     search: SearchOptions,
-    view: ViewOptions,
+    report: Report = None,
+    live: Live = False,
     device: Device = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -191,10 +184,10 @@ def tune(
     sizes = read_values(size or (), "--size")
     options = search.as_arguments() | {"device": device, "sizes": sizes}
     # hours of tuning must not end at a folder that cannot be written
-    if view.report is not None:
-        _prepare_report(view.report)
+    if report is not None:
+        _prepare_report(report)
     if option := sources.get_selected():
-        if target is not None or view.report is not None or as_json or view.live:
+        if target is not None or report is not None or as_json or live:
             raise typer.BadParameter(
                 f"{option} selects what is tuned; omit the einsum, "
                 "--report, --live and --json",
@@ -216,8 +209,8 @@ def tune(
             database,
             options,
             as_json=as_json,
-            is_live=view.live,
-            folder=view.report,
+            is_live=live,
+            folder=report,
         )
 
 
