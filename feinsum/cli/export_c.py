@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from feinsum.cli.shared.failure import NO_FACT, say
+from feinsum.cli.shared.failure import say
 from feinsum.cli.shared.options import (
     AsJson,
     Database,
@@ -19,7 +19,7 @@ from feinsum.cli.shared.options import (
     expand_groups,
 )
 from feinsum.cli.shared.output import check_output_file, check_writing, print_json
-from feinsum.cli.shared.recommended import make_unchanged_advice
+from feinsum.cli.shared.recommended import end_without_recipe
 
 if TYPE_CHECKING:
     from feinsum.integrations import CSource
@@ -91,9 +91,7 @@ def export_c(
         say(f"wrote {output[0]} and {output[1]}; recipe: {code.recipe or 'none'}")
     # the file is written in any case; scripts see the exit code
     if not code.recipe:
-        words, command = make_unchanged_advice(einsum, database, device)
-        say(f"no recipe was applied; {words}: {command}")
-        raise typer.Exit(NO_FACT)
+        end_without_recipe(einsum, database, device)
 
 
 def _check_files(source: Path, header: Path) -> None:

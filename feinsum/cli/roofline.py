@@ -243,9 +243,7 @@ class RooflineWorkload:
 
         # facts have size parameters for long extents
         general, literal = generalize(self.einsum)
-        names = {parameter.name for parameter in general.size_params}
-        sizes = {n: x for n, x in {**literal, **self.sizes}.items() if n in names}
-        return general, choose_default_sizes(general, sizes)
+        return general, choose_default_sizes(general, {**literal, **self.sizes})
 
 
 def list_suite_entries(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 import typer
 
-from feinsum.cli.shared.failure import NO_FACT, say
 from feinsum.cli.shared.options import (
     AsJson,
     CommandLookup,
@@ -15,7 +14,7 @@ from feinsum.cli.shared.options import (
     expand_groups,
 )
 from feinsum.cli.shared.output import check_reading, print_document
-from feinsum.cli.shared.recommended import make_unchanged_advice
+from feinsum.cli.shared.recommended import end_without_recipe
 from feinsum.errors import InvalidRecordError
 
 if TYPE_CHECKING:
@@ -106,9 +105,7 @@ def show(
     }
     print_document(document, as_json, lambda: _print(applied, kernels))
     if applied is None:
-        words, command = make_unchanged_advice(einsum, lookup.database, lookup.device)
-        say(f"no recipe was applied; {words}: {command}")
-        raise typer.Exit(NO_FACT)
+        end_without_recipe(einsum, lookup.database, lookup.device)
 
 
 def _show_plan(path: Path, rank: int, as_json: bool) -> None:
