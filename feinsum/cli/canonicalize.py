@@ -131,7 +131,11 @@ def canonicalize(
 def _canonicalize(workload: CommandEinsum, graph: Path | None, as_json: bool) -> None:
     form = workload.form
     if graph is not None:
-        _draw(workload.general, graph)
+        from feinsum.drawing import SUFFIXES, draw
+
+        check_output_file(graph, SUFFIXES, "--graph")
+        with check_writing(graph, "--graph"):
+            draw(workload.general, graph)
     document = workload.document() | {
         "canonical": form.text,
         "relabeling": vars(form.relabeling),
@@ -149,14 +153,6 @@ def _canonicalize(workload: CommandEinsum, graph: Path | None, as_json: bool) ->
             typer.echo(f"graph: {graph}")
 
     print_document(document, as_json, print_text)
-
-
-def _draw(einsum: BatchedEinsum, path: Path) -> None:
-    from feinsum.drawing import SUFFIXES, draw
-
-    check_output_file(path, SUFFIXES, "--graph")
-    with check_writing(path, "--graph"):
-        draw(einsum, path)
 
 
 def _compare(a: CommandEinsum, b: CommandEinsum, *, as_json: bool) -> None:

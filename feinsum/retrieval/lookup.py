@@ -232,12 +232,18 @@ def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieva
 
 
 def _select(
-    request: Request, raised: RaisedKernel, store: Store, environment: Environment
+    request: Request,
+    raised: RaisedKernel,
+    store: Store,
+    environment: Environment,
+    *,
+    counts: bool = True,
 ) -> tuple[MatchingFacts, Variants]:
-    """Select the candidates for every nest of a kernel."""
+    """Select the candidates for every nest of a kernel; a miss may count as demand."""
     # one query for all nests, since the store may be remote
     forms = [nest.form for nest in raised.raised]
     facts = MatchingFacts(store, environment.device, request.policy, forms)
+    facts.query_forms(forms, counts=counts)
     nests = tuple(
         select_candidates(nest, facts, environment, request.policy, request.effort)
         for nest in raised.raised
@@ -267,7 +273,7 @@ def recall_selection(
         return None
     environment = request.opened.environment({})
     with request.look_up_store() as store:
-        _, variants = _select(request, raised, store, environment)
+        _, variants = _select(request, raised, store, environment, counts=False)
     (nest,) = variants.nests
     if variants.are_timed:
         return recall_trials(nest, NestTrials(KernelTrials(variants, environment), [0]))

@@ -16,7 +16,8 @@ from feinsum.cli.shared.records import format_median, format_speedup
 from feinsum.db import HttpStore, open_store
 from feinsum.errors import TransformError
 from feinsum.ir import array, einsum
-from feinsum.records import Policy, rank
+from feinsum.records import InMemoryStore, Policy, rank
+from feinsum.retrieval.lookup import recall_selection
 from tests.cli.facts import MATVEC, fast_peaks, matvec_record, sized
 from tests.cli.tuning import trials
 from tests.remote.live import live_service
@@ -175,6 +176,23 @@ def test_a_prediction_that_failed_here_is_not_named(run, ask, monkeypatch):
     result = run(*words)
     assert f"used without a fact: none; {first}: no faster here\n" in result.stdout
     assert result.exit_code == 3
+
+
+def test_asking_for_earlier_trials_counts_no_demand(monkeypatch):
+    """A look-up that misses has been counted before."""
+    monkeypatch.setenv("FEINSUM_VERIFY", "on")
+    seen = []
+
+    class Watched(InMemoryStore):
+        def candidates(self, look_up):
+            seen.append(look_up.counts)
+            return super().candidates(look_up)
+
+    matvec = einsum("ij,j->i", array("A", ("n", 4)), array("x", 4))
+    selection = recall_selection(matvec, database=Watched(), effort="estimate")
+    assert selection.candidates
+    assert seen
+    assert not any(seen)
 
 
 def test_an_index_of_the_result_needs_an_operand(run):
