@@ -103,7 +103,15 @@ def show(
         **{f"loops_{when}": kernel.loops for when, kernel in kernels.items()},
         **{f"code_{when}": kernel.code for when, kernel in kernels.items()},
     }
-    print_document(document, as_json, lambda: _print(applied, kernels))
+
+    def print_text() -> None:
+        typer.echo(f"recipe: {applied or 'none'}")
+        for when, kernel in kernels.items():
+            typer.echo(f"\n== loop nest {when} ==\n\n{kernel.loops}")
+        for when, kernel in kernels.items():
+            typer.echo(f"\n== code {when} ==\n\n{kernel.code}")
+
+    print_document(document, as_json, print_text)
     if applied is None:
         end_without_recipe(einsum, lookup.database, lookup.device)
 
@@ -185,11 +193,3 @@ def _format_loops(t_unit: lp.TranslationUnit) -> str:
     return "\n".join(
         line for line in lines if line.strip("-") and line != "INSTRUCTIONS:"
     )
-
-
-def _print(recipe: str | None, kernels: dict[str, _Kernel]) -> None:
-    typer.echo(f"recipe: {recipe or 'none'}")
-    for when, kernel in kernels.items():
-        typer.echo(f"\n== loop nest {when} ==\n\n{kernel.loops}")
-    for when, kernel in kernels.items():
-        typer.echo(f"\n== code {when} ==\n\n{kernel.code}")

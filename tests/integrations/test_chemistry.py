@@ -19,7 +19,7 @@ WATER = "O 0 0 0; H 0 0.757 0.587; H 0 -0.757 0.587"
 
 
 def energies():
-    molecule = gto.M(atom=WATER, basis="sto-3g", verbose=0)
+    molecule = gto.M(atom=WATER, basis="6-31g", verbose=0)
     field = scf.RHF(molecule).run()
     clusters = rccsd.RCCSD(field)
     clusters.kernel()
