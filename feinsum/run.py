@@ -53,8 +53,20 @@ def use_one_thread() -> None:
         os.environ.setdefault(THREADS_VARIABLE, "1")
 
 
+class _FirstRankParser(argparse.ArgumentParser):
+    """Prints help and errors on rank 0 alone, as all ranks parse the same options."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        try:
+            is_first = get_world().Get_rank() == 0
+        except PlanError:  # without MPI there are no other ranks
+            is_first = True
+        if is_first:
+            super()._print_message(message, file)
+
+
 def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _FirstRankParser(
         prog="python -m feinsum.run", description="Run a plan on the ranks of MPI."
     )
     parser.add_argument(

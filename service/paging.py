@@ -77,10 +77,6 @@ def _parse_key_cursor(cursor: str | None) -> str:
     return str(from_cursor(cursor, str)[0]) if cursor else ""
 
 
-def _parse_demand_cursor(cursor: str | None) -> tuple[Any, ...] | None:
-    return from_cursor(cursor, int, int, str, str) if cursor else None
-
-
 def _parse_retraction_cursor(cursor: str | None) -> tuple[datetime, str] | None:
     if not cursor:
         return None
@@ -154,7 +150,7 @@ DEMANDS = Listing[Demand](
     lambda store: store.demands,
     lambda demand: demand.sort_key,
     lambda demand: len(demand.workload_text or ""),
-    _parse_demand_cursor,
+    lambda cursor: from_cursor(cursor, int, int, str, str) if cursor else None,
 )
 RETRACTIONS = Listing[Retraction](
     lambda store: store.retractions,

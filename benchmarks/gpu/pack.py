@@ -35,8 +35,7 @@ from benchmarks.gpu.bundle.folder import Exported, export_bundle, results_of
 from benchmarks.gpu.make_contest import recorded, write_contest
 from feinsum.cli.app import ReportingGroup
 from feinsum.cli.shared.options import Database
-from feinsum.cli.tune.options import Suites
-from feinsum.cli.tune.sources import read_suites
+from feinsum.cli.tune.sources import Suites, read_suites
 from feinsum.db import opened_store
 from feinsum.errors import MeasurementError
 from feinsum.records import TransformSpec

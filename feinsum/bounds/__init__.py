@@ -20,7 +20,7 @@ from feinsum.bounds.bound import (
     compute_shares,
 )
 from feinsum.bounds.finite import Certificate, FastMemory, certify
-from feinsum.bounds.levels import MemoryLevel, list_levels
+from feinsum.bounds.levels import MemoryLevel, find_roofline_s, list_levels
 from feinsum.bounds.paths import BoundedProduct, PathBound
 from feinsum.bounds.soap import SoapAccess, SoapStatement, make_statement
 
@@ -44,6 +44,7 @@ __all__ = [
     "compute_least_s",
     "compute_shares",
     "find_least_cover",
+    "find_roofline_s",
     "list_levels",
     "make_statement",
 ]

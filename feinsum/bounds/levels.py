@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 from feinsum.bounds.finite import FastMemory
-from feinsum.errors import BoundError
-from feinsum.records import Device, DevicePeaks
+from feinsum.errors import BoundError, MeasurementError
+from feinsum.records import Device, DevicePeaks, Measurement, compute_roofline_s
 from feinsum.words import format_count
 
 REGISTERS, DRAM = "registers", "DRAM"
@@ -136,3 +137,22 @@ def combine_levels_ahead(
     if len(copies) == 1 and all(level.name != SHARED for level in ahead):
         return FastMemory(sum(n or 0 for n in sizes), copies.pop())
     return FastMemory(sum((level.n_bytes or 0) * level.n_copies for level in ahead))
+
+
+def find_roofline_s(measured: Measurement, peaks: DevicePeaks | None) -> float | None:
+    """Return the time in seconds that the limits of a device allow; None if unknown.
+
+    Facts and limits may contain anything: a dtype that was not measured or does not
+    exist, and limits that no device has, are no errors.
+    """
+    if peaks is None:
+        return None
+    if min(peaks.bandwidth_bytes_per_s, *peaks.operations_per_s.values(), 1) <= 0:
+        return None
+    try:
+        limit_s = compute_roofline_s(
+            measured.operations, measured.footprint_bytes, peaks
+        )
+    except (MeasurementError, SyntaxError, TypeError, ValueError, OverflowError):
+        return None
+    return limit_s if limit_s > 0 and isfinite(limit_s) else None

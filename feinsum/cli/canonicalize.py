@@ -116,10 +116,7 @@ def canonicalize(
     both; --sizes covers the indices of both.
     """
     texts = [subscripts] if other is None else [subscripts, other]
-    einsums = read_einsums(
-        texts, arrays.sizes, arrays.operands, arrays.rows, arrays.dtype
-    )
-    workloads = [CommandEinsum.of(einsum) for einsum in einsums]
+    workloads = [CommandEinsum.of(einsum) for einsum in read_einsums(texts, arrays)]
     if len(workloads) == 1:
         _canonicalize(workloads[0], graph, as_json)
     elif graph is None:
@@ -134,10 +131,14 @@ def canonicalize(
 def _canonicalize(workload: CommandEinsum, graph: Path | None, as_json: bool) -> None:
     form = workload.form
     if graph is not None:
-        _draw(workload.general, graph)
+        from feinsum.drawing import SUFFIXES, draw
+
+        check_output_file(graph, SUFFIXES, "--graph")
+        with check_writing(graph, "--graph"):
+            draw(workload.general, graph)
     document = workload.document() | {
         "canonical": form.text,
-        "relabeling": _make_relabeling_document(form.relabeling),
+        "relabeling": vars(form.relabeling),
         "key": form.key,
         "graph": None if graph is None else str(graph),
     }
@@ -152,14 +153,6 @@ def _canonicalize(workload: CommandEinsum, graph: Path | None, as_json: bool) ->
             typer.echo(f"graph: {graph}")
 
     print_document(document, as_json, print_text)
-
-
-def _draw(einsum: BatchedEinsum, path: Path) -> None:
-    from feinsum.drawing import SUFFIXES, draw
-
-    check_output_file(path, SUFFIXES, "--graph")
-    with check_writing(path, "--graph"):
-        draw(einsum, path)
 
 
 def _compare(a: CommandEinsum, b: CommandEinsum, *, as_json: bool) -> None:
@@ -179,7 +172,7 @@ def _compare(a: CommandEinsum, b: CommandEinsum, *, as_json: bool) -> None:
         "is_same": bijection is not None,
         "a": a.document() | {"key": a.form.key},
         "b": b.document() | {"key": b.form.key},
-        "bijection": bijection and _make_relabeling_document(bijection),
+        "bijection": bijection and vars(bijection),
         "difference": difference and vars(difference),
     }
 
@@ -200,25 +193,9 @@ def _compare(a: CommandEinsum, b: CommandEinsum, *, as_json: bool) -> None:
         raise typer.Exit(DIFFERENT)
 
 
-def _make_relabeling_document(relabeling: Relabeling) -> dict[str, Any]:
-    return _list_names(relabeling) | {
-        "rows": relabeling.rows,
-        "positions": relabeling.positions,
-    }
-
-
-def _list_names(relabeling: Relabeling) -> dict[str, dict[str, str]]:
-    return {
-        "indices": dict(relabeling.indices),
-        "operands": dict(relabeling.operands),
-        "size_params": dict(relabeling.size_params),
-    }
-
-
 def _print_names(relabeling: Relabeling) -> None:
-    """Print one line for indices, operands and size parameters each."""
-    for title, names in _list_names(relabeling).items():
-        _print_pairs(title, names.items())
+    for title in ("indices", "operands", "size_params"):
+        _print_pairs(title, getattr(relabeling, title).items())
 
 
 def _print_orders(bijection: Relabeling) -> None:

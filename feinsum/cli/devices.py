@@ -21,6 +21,7 @@ from feinsum.cli.shared.output import (
 from feinsum.errors import DeviceUnavailableError
 
 if TYPE_CHECKING:
+    from feinsum.measure import OpenDevice
     from feinsum.records import Device, DevicePeaks, Store
     from feinsum.targets.devices import DeviceState
 
@@ -86,12 +87,8 @@ def _measure_all(
     store: Store, states: Sequence[DeviceState], *, again: bool, even_if_busy: bool
 ) -> None:
     """Store the limits of every device that works, as :func:`get_peaks` does."""
-    from feinsum.measure import OpenDevice, measure_peaks, open_device
+    from feinsum.measure import open_device
     from feinsum.tuning import get_peaks
-
-    def measure(opened: OpenDevice) -> DevicePeaks:
-        say(f"measuring {opened.device} ...")
-        return measure_peaks(opened)
 
     for _, device, trouble in states:
         # skip failing devices: measuring one would end the command
@@ -103,9 +100,17 @@ def _measure_all(
             store,
             again=again,
             even_if_busy=even_if_busy,
-            measure=measure,
+            measure=measure_limits,
             say=say,
         )
+
+
+def measure_limits(opened: OpenDevice) -> DevicePeaks:
+    """Measure the limits of a device, and say so before."""
+    from feinsum.measure import measure_peaks
+
+    say(f"measuring {opened.device} ...")
+    return measure_peaks(opened)
 
 
 def _describe_device(state: DeviceState, store: Store) -> _Listed:
@@ -123,34 +128,28 @@ def _describe_device(state: DeviceState, store: Store) -> _Listed:
 
 
 def _make_document(listed: _Listed) -> dict[str, Any]:
+    from feinsum.records import to_json
+
     device, peaks = listed.device, listed.peaks
+    processor = device.processor and json.loads(to_json(device.processor))
+    limits = peaks and {
+        "bandwidth_bytes_per_s": peaks.bandwidth_bytes_per_s,
+        "operations_per_s": dict(peaks.operations_per_s),
+        "cache_bytes_per_s": dict(peaks.cache_bytes_per_s),
+        "cache_bytes": dict(peaks.cache_bytes),
+        "measured_at": peaks.measured_at,
+    }
     return {
         "id": device.id,
         "platform": device.platform,
         "name": device.name,
         "kind": device.kind,
         "compute_units": device.compute_units,
-        "processor": _make_processor_document(device),
+        "processor": processor,
         "works": not listed.trouble,
         "trouble": listed.trouble,
         "driver_version": listed.driver,
-        "peaks": None if peaks is None else _make_peaks_document(peaks),
-    }
-
-
-def _make_processor_document(device: Device) -> Any:
-    from feinsum.records import to_json
-
-    return None if device.processor is None else json.loads(to_json(device.processor))
-
-
-def _make_peaks_document(peaks: DevicePeaks) -> dict[str, Any]:
-    return {
-        "bandwidth_bytes_per_s": peaks.bandwidth_bytes_per_s,
-        "operations_per_s": dict(peaks.operations_per_s),
-        "cache_bytes_per_s": dict(peaks.cache_bytes_per_s),
-        "cache_bytes": dict(peaks.cache_bytes),
-        "measured_at": peaks.measured_at,
+        "peaks": limits,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -11,7 +11,7 @@ import typer
 
 from feinsum.cli.shared.failure import NO_FACT, is_bad_usage
 from feinsum.cli.shared.help import HelpAll
-from feinsum.cli.shared.notation import read_program, read_sparse_einsum
+from feinsum.cli.shared.notation import read_program
 from feinsum.cli.shared.options import (
     AsJson,
     CommandLookup,
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from feinsum.bounds import Bound
     from feinsum.calling import EinsumCall
     from feinsum.ir import BatchedEinsum
-    from feinsum.records import Match, PlanRecord, Store
-    from feinsum.retrieval import NestSelection, Retrieval
+    from feinsum.records import Match, PlanRecord, TransformSpec
+    from feinsum.retrieval import NestSelection
 
 EXAMPLES = """\b
 Examples:
@@ -190,29 +190,16 @@ def _query(
                 param_hint="--program",
             )
         _query_program(program, lookup.database, as_json)
-        return
-    if subscripts is None:
+    elif subscripts is None:
         raise typer.BadParameter(
             "give an einsum, such as 'ij,j->i', or --program", param_hint="SUBSCRIPTS"
         )
-    einsum, profile = _read(subscripts, arrays, sparse)
-    _query_einsum(einsum, profile, arrays, sparse, lookup, as_json)
-
-
-def _read(
-    subscripts: str, arrays: EinsumOptions, sparse: Path | None
-) -> tuple[BatchedEinsum, dict[str, int]]:
-    """Read an einsum, and the profile of its sparse operand if it has one."""
-    if sparse is None:
-        return arrays.read(subscripts), {}
-    return read_sparse_einsum(
-        subscripts, sparse, arrays.sizes, arrays.operands, arrays.rows, arrays.dtype
-    )
+    else:
+        _query_einsum(subscripts, arrays, sparse, lookup, as_json)
 
 
 def _query_einsum(
-    einsum: BatchedEinsum,
-    profile: Mapping[str, int],
+    subscripts: str,
     arrays: EinsumOptions,
     sparse: Path | None,
     lookup: CommandLookup,
@@ -223,6 +210,7 @@ def _query_einsum(
     from feinsum.db import opened_store
     from feinsum.ir import generalize
 
+    einsum, profile = arrays.read_with_profile(subscripts, sparse)
     device, database = lookup.device, lookup.database
     key = canonicalize(generalize(einsum)[0]).key
     with opened_store(database, has_shipped=True) as store:
@@ -239,24 +227,30 @@ def _query_einsum(
         bound = bound_of_first(match, store)
         # look for trials only if advice needs them: this opens the device
         tried = None if match.ranking else find_tried_recipes(store, einsum, device)
+        predicted, refusal = _find_usable(einsum, match, options)
     command = tune_command(einsum, sparse, arrays.sizes, database, device, tried)
     document = {
         "level": str(match.level),
         "reason": match.reason,
         "candidates": [record_document(r, fractions) for r in match.ranking],
-        "predicted": [str(spec) for spec in match.recipes],
-        "bound": None if bound is None else bound.document(),
+        "predicted": list(map(str, predicted)),
+        "bound": bound and bound.document(),
         "key": key,
         "plans": plan_documents(plans),
-        "tried": None if tried is None else tried._asdict(),
+        "tried": tried and tried._asdict(),
         "tune": None if match.ranking else command,
     }
 
     def print_text() -> None:
         if call is not None:
             typer.echo(f"merged, as calls are: {einsum}")
-        _print_match(match, fractions, bound)
-        if not match.ranking:
+        typer.echo(f"match: {match.level} ({match.reason})")
+        if match.recipes:
+            used = predicted[0] if predicted else f"none; {refusal}"
+            typer.echo(f"used without a fact: {used}")
+        if match.ranking:
+            _print_candidates(match, fractions, bound)
+        else:
             typer.echo(f"key: {key}\n{tune_advice(tried)}:\n  {command}")
         if plans:
             typer.echo("plans:")
@@ -280,12 +274,30 @@ def _find_merged(
     return call if is_other else None
 
 
-def _print_match(match: Match, fractions: Fractions, bound: Bound | None) -> None:
-    typer.echo(f"match: {match.level} ({match.reason})")
-    if match.recipes:
-        typer.echo(f"used without a fact: {match.recipes[0]}")
-    if not match.ranking:
-        return
+def _find_usable(
+    einsum: BatchedEinsum, match: Match, options: Mapping[str, Any]
+) -> tuple[Sequence[TransformSpec], str]:
+    """Return the recipes that would be used without a fact, and why the first is not.
+
+    Earlier trials on this machine may have shown that the predicted ones are no faster.
+    """
+    from feinsum.retrieval.lookup import recall_selection
+
+    if not match.recipes:
+        return (), ""
+    try:
+        selection = recall_selection(einsum, **options)
+    except Exception:  # noqa: BLE001  # of Loopy, too; all are unverified then
+        selection = None
+    if selection is None or not selection.failures:
+        return match.recipes, ""
+    left = [candidate.recipe.spec for candidate in selection.candidates]
+    first, reason = selection.failures[0]
+    usable = [spec for spec in left if spec in match.recipes] or left
+    return usable, f"{first}: {reason}"
+
+
+def _print_candidates(match: Match, fractions: Fractions, bound: Bound | None) -> None:
     # one row for each recipe, with its best record
     best = {record.recipe: record for record in reversed(match.ranking)}
     shown = [record for record in match.ranking if best[record.recipe] is record]
@@ -318,6 +330,7 @@ def _query_program(path: Path, database: str | None, as_json: bool) -> None:
 def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str, Any]]:
     """Explain a kernel, as text and as data."""
     from feinsum import retrieval
+    from feinsum.db import looked_up_store
 
     try:
         retrieved = retrieval.look_up(t_unit, **options)
@@ -326,30 +339,26 @@ def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str,
         if is_bad_usage(error):
             raise
         refusal = _make_refusal(error.instructions, error.rule, str(error))
-        document = {"nests": [], "refused": [refusal], "applied": []}
-        return retrieval.explain(t_unit, **options), document
-    document, bounds = _make_document(retrieved, options["database"])
-    lines = [str(retrieved), *bounds]
+        text = retrieval.explain(t_unit, **options)
+        return text, {"nests": [], "refused": [refusal], "applied": []}
+    lines, nests = [str(retrieved)], []
+    with looked_up_store(options["database"]) as store:
+        for nest in retrieved.nests:
+            ranking = nest.match.ranking
+            bound = bound_of_first(nest.match, store)
+            fractions = compute_fractions(ranking, store)
+            nests.append(_make_nest_document(nest, fractions, bound))
+            if bound is not None:
+                lines.append(f"bounds of {bound.einsum} as it was measured:")
+                lines.append(bound_text(bound, ranking[0].measurement.median_s))
     # for every nest, say how to tune it if no fast recipe is on record
-    for nest, entry in zip(retrieved.nests, document["nests"], strict=True):
+    for nest, entry in zip(retrieved.nests, nests, strict=True):
         entry["tune"] = None
         if nest.applied is None and nest.best_match.level == MatchLevel.MISS:
             words, entry["tune"] = make_unchanged_advice(
                 nest.nest.einsum, options["database"], options["device"]
             )
             lines.append(f"{words}:\n  {entry['tune']}")
-    return "\n".join(lines), document
-
-
-def _make_document(
-    retrieved: Retrieval, database: str | None
-) -> tuple[dict[str, Any], list[str]]:
-    """Make the document, and lines with the lower bounds of the facts used."""
-    from feinsum.db import looked_up_store
-
-    with looked_up_store(database) as store:
-        nests = [_make_nest_document(nest, store) for nest in retrieved.nests]
-        bounds = [line for n in retrieved.nests for line in _bound_lines(n, store)]
     document = {
         "nests": nests,
         "refused": [
@@ -360,24 +369,13 @@ def _make_document(
         "policy": retrieved.policy,
         "layers": [asdict(layer) for layer in retrieved.layers],
     }
-    return document, bounds
+    return "\n".join(lines), document
 
 
-def _bound_lines(selection: NestSelection, store: Store) -> list[str]:
-    bound = bound_of_first(selection.match, store)
-    if bound is None:
-        return []
-    first = selection.match.ranking[0].measurement
-    return [
-        f"bounds of {bound.einsum} as it was measured:",
-        bound_text(bound, first.median_s),
-    ]
-
-
-def _make_nest_document(selection: NestSelection, store: Store) -> dict[str, Any]:
+def _make_nest_document(
+    selection: NestSelection, fractions: Fractions, bound: Bound | None
+) -> dict[str, Any]:
     nest, match = selection.nest, selection.match
-    fractions = compute_fractions(match.ranking, store)
-    bound = bound_of_first(match, store)
     return {
         "einsum": str(nest.einsum),
         "instructions": list(nest.instructions),
@@ -390,7 +388,7 @@ def _make_nest_document(selection: NestSelection, store: Store) -> dict[str, Any
         "passed_over": [
             {"spec": str(spec), "reason": reason} for spec, reason in selection.failures
         ],
-        "bound": None if bound is None else bound.document(),
+        "bound": bound and bound.document(),
         "measured_here": sorted(selection.own_ids),
         "seen_here": [
             {"spec": str(spec), "judgement": words} for spec, words in selection.seen

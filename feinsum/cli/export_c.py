@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
-from feinsum.cli.shared.failure import NO_FACT, say
+from feinsum.cli.shared.failure import say
 from feinsum.cli.shared.options import (
     AsJson,
     Database,
@@ -19,10 +19,7 @@ from feinsum.cli.shared.options import (
     expand_groups,
 )
 from feinsum.cli.shared.output import check_output_file, check_writing, print_json
-from feinsum.cli.shared.recommended import make_unchanged_advice
-
-if TYPE_CHECKING:
-    from feinsum.integrations import CSource
+from feinsum.cli.shared.recommended import end_without_recipe
 
 EXAMPLES = """\b
 Examples:
@@ -83,7 +80,14 @@ def export_c(
             with check_writing(path, "--output"):
                 path.write_text(text)
     if as_json:
-        print_json(_make_document(code, output))
+        document = {
+            "signature": code.signature,
+            "recipe": code.recipe or None,
+            "level": code.level,
+        }
+        texts = {"source": code.source, "header": code.header}
+        files = {"files": list(map(str, output or ()))}
+        print_json(document | (files if output else texts))
     elif output is None:
         typer.echo(code.source)
     else:
@@ -91,9 +95,7 @@ def export_c(
         say(f"wrote {output[0]} and {output[1]}; recipe: {code.recipe or 'none'}")
     # the file is written in any case; scripts see the exit code
     if not code.recipe:
-        words, command = make_unchanged_advice(einsum, database, device)
-        say(f"no recipe was applied; {words}: {command}")
-        raise typer.Exit(NO_FACT)
+        end_without_recipe(einsum, database, device)
 
 
 def _check_files(source: Path, header: Path) -> None:
@@ -104,16 +106,3 @@ def _check_files(source: Path, header: Path) -> None:
         )
     check_output_file(source, [".c"], "--output")
     check_output_file(header, [".h"], "--output")
-
-
-def _make_document(
-    code: CSource, output: tuple[Path, Path] | None
-) -> dict[str, object]:
-    document: dict[str, object] = {
-        "signature": code.signature,
-        "recipe": code.recipe or None,
-        "level": code.level,
-    }
-    if output is None:
-        return document | {"source": code.source, "header": code.header}
-    return document | {"files": list(map(str, output))}

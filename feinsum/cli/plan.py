@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from feinsum.cli.shared.help import HelpAll
-from feinsum.cli.shared.notation import (
-    read_einsum,
-    read_program,
-    read_sparse_einsum,
-    read_values,
-)
+from feinsum.cli.shared.notation import read_program, read_values
 from feinsum.cli.shared.options import (
     DEFAULT_DTYPE,
     AsJson,
     Dtype,
+    EinsumOptions,
     Operands,
     OptionalSubscripts,
     ProgramFile,
     Sizes,
     Sparse,
-    expand_groups,
 )
-from feinsum.cli.shared.output import check_output_file, check_writing, print_document
+from feinsum.cli.shared.output import (
+    check_output_file,
+    check_reading,
+    check_writing,
+    print_document,
+)
 from feinsum.errors import PlanError
 
 if TYPE_CHECKING:
@@ -117,44 +116,6 @@ After: TypeAlias = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class MachineOptions:
-    """The processes of a plan, and what they may hold and exchange."""
-
-    memory: MemoryLimit = None
-    ranks_per_host: RanksPerHost = None
-    after: After = None
-
-    def choose_starts(self, operands: Iterable[str]) -> Mapping[str, Distribution]:
-        """Return the distributions in which an earlier plan leaves some operands."""
-        from feinsum.distributed.facts import get_inner_plan, read_plan
-
-        if self.after is None:
-            return {}
-        try:
-            text = self.after.read_bytes()
-        except OSError as error:
-            raise typer.BadParameter(
-                f"cannot read {self.after}: {error.strerror}", param_hint="--after"
-            ) from None
-        left = get_inner_plan(read_plan(text)).final_distributions
-        return {name: left[name] for name in operands if name in left}
-
-    def levels(self) -> Levels | None:
-        """Parse the ranks on each host, and in each smaller unit."""
-        from feinsum.distributed import Levels
-
-        if self.ranks_per_host is None:
-            return None
-        try:
-            return Levels.parse(self.ranks_per_host, "--ranks-per-host")
-        except PlanError as error:
-            if error.rules != ("notation",):
-                raise
-            raise typer.BadParameter(str(error)) from None
-
-
-@expand_groups
 def plan(
     processes: Processes,
     subscripts: OptionalSubscripts = None,
@@ -163,8 +124,9 @@ def plan(
     dtype: Dtype = DEFAULT_DTYPE,
     size: Values = None,
     sparse: Sparse = None,
-    *,
-    machine: MachineOptions,
+    memory: MemoryLimit = None,
+    ranks_per_host: RanksPerHost = None,
+    after: After = None,
     save: Save = None,
     picture: Picture = None,
     program: ProgramFile = None,
@@ -183,6 +145,8 @@ def plan(
     if picture is not None:
         # check before planning, which may take minutes
         check_output_file(picture, PICTURES, "--picture")
+    levels = None if ranks_per_host is None else _parse_levels(ranks_per_host)
+    limits: dict[str, Any] = {"memory": memory, "ranks_per_host": levels}
     planned: Plan | ProgramPlan
     if program is not None:
         options = sizes, operands, subscripts, database, sparse
@@ -192,30 +156,28 @@ def plan(
                 "cannot be combined with a program",
                 param_hint="--program",
             )
-        planned = _plan_program(program, values, processes, machine)
+        from feinsum.distributed import plan_program
+
+        source = read_program(program)
+        read = {x for statement in source.statements for x in statement.operands}
+        starts = _read_starts(after, {x.name for x in source.inputs} & read)
+        planned = plan_program(source, processes, sizes=values, starts=starts, **limits)
     elif subscripts is None:
         raise typer.BadParameter("give an einsum, or --program")
     else:
         from feinsum.distributed import plan as plan_einsum
 
-        nonzeros: int | None = None
-        if sparse is None:
-            einsum = read_einsum(subscripts, sizes, operands, None, dtype)
-        else:
-            einsum, profile = read_sparse_einsum(
-                subscripts, sparse, sizes, operands, None, dtype
-            )
-            # the last level of the tree has a node for each entry
-            *_, nonzeros = profile.values()
+        arrays = EinsumOptions(sizes, operands, dtype=dtype)
+        einsum, profile = arrays.read_with_profile(subscripts, sparse)
         planned = plan_einsum(
             einsum,
             values,
             processes=processes,
-            memory=machine.memory,
             database=database,
-            ranks_per_host=machine.levels(),
-            nonzeros=nonzeros,
-            starts=machine.choose_starts(x.name for x in einsum.operands),
+            # the last level of the tree has a node for each entry
+            nonzeros=[*profile.values()][-1] if profile else None,
+            starts=_read_starts(after, {x.name for x in einsum.operands}),
+            **limits,
         )
     if save is not None:
         with check_writing(save, "--save"):
@@ -223,24 +185,32 @@ def plan(
     if picture is not None:
         _draw(picture, planned)
     run = None if record is None else _record(planned, record)
-    _show(planned, machine.levels(), run, as_json)
+    _show(planned, levels, run, as_json)
 
 
-def _plan_program(
-    path: Path, values: Mapping[str, int], processes: int, machine: MachineOptions
-) -> ProgramPlan:
-    from feinsum.distributed import plan_program
+def _parse_levels(text: str) -> Levels:
+    """Parse the ranks on each host, and in each smaller unit."""
+    from feinsum.distributed import Levels
 
-    program = read_program(path)
-    read = {name for statement in program.statements for name in statement.operands}
-    return plan_program(
-        program,
-        processes,
-        sizes=values,
-        memory=machine.memory,
-        ranks_per_host=machine.levels(),
-        starts=machine.choose_starts(x.name for x in program.inputs if x.name in read),
-    )
+    try:
+        return Levels.parse(text, "--ranks-per-host")
+    except PlanError as error:
+        if error.rules != ("notation",):
+            raise
+        raise typer.BadParameter(str(error)) from None
+
+
+def _read_starts(
+    path: Path | None, operands: Collection[str]
+) -> Mapping[str, Distribution]:
+    """Return the distributions in which an earlier plan leaves some operands."""
+    from feinsum.distributed.facts import get_inner_plan, read_plan
+
+    if path is None:
+        return {}
+    with check_reading(path, "--after"):
+        left = get_inner_plan(read_plan(path.read_bytes())).final_distributions
+    return {name: left[name] for name in left if name in operands}
 
 
 def _draw(path: Path, planned: Plan | ProgramPlan) -> None:

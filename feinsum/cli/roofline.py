@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from feinsum.cli.devices import measure_limits
 from feinsum.cli.shared.failure import say
 from feinsum.cli.shared.help import HelpAll
 from feinsum.cli.shared.notation import check_parameters, read_einsums, read_values
@@ -136,24 +138,30 @@ def roofline(
 
     if png is not None:
         check_output_file(png, [".png"], "--png")
-    suites = _choose_suites(suite, bool(targets))
     workloads = [
-        w for name in suites for w in list_suite_entries(name, arrays.dtype, max_gflop)
+        workload
+        for name in _choose_suites(suite, bool(targets))
+        for workload in list_suite_entries(name, arrays.dtype, max_gflop)
     ]
     workloads += list_targets(targets or [], arrays, size)
     opened = open_device(device)
     # measured limits may be the first content of the user's own database
     may_create = database is None
     with opened_store(database, has_shipped=True, may_create=may_create) as store:
-        peaks = get_peaks(opened, store, measure=_measure_peaks, say=say)
-        entries = place_workloads(workloads, store, opened.device)
+        peaks = get_peaks(opened, store, measure=measure_limits, say=say)
+        placed = [
+            replace(w, fact=_find_fact(w.einsum, store, opened.device))
+            for w in workloads
+        ]
     ladder = _measure_ladder(opened, arrays.dtype) if measure else ()
-    bounds = tuple(bound_under(entry, peaks) for entry in entries) if levels else ()
-    view = RooflineView(peaks, entries, ladder, bounds)
+    view = RooflineView(peaks, placed, ladder, has_levels=levels)
     if png is not None:
-        _draw(view, png)
+        from feinsum.drawing import draw_roofline
+
+        with check_writing(png, "--png"):
+            draw_roofline(view.make_chart(), png)
     document = view.document() | {"png": None if png is None else str(png)}
-    print_document(document, as_json, view.print)
+    print_document(document, as_json, lambda: view.print(document))
 
 
 def _choose_suites(suite: str | None, has_targets: bool) -> tuple[str, ...]:
@@ -163,13 +171,6 @@ def _choose_suites(suite: str | None, has_targets: bool) -> tuple[str, ...]:
     if suite == "all" or (suite is None and not has_targets):
         return NAMES
     return () if suite is None else (suite,)
-
-
-def _measure_peaks(opened: OpenDevice) -> DevicePeaks:
-    from feinsum.measure import measure_peaks
-
-    say(f"measuring {opened.device} ...")
-    return measure_peaks(opened)
 
 
 def _measure_ladder(opened: OpenDevice, dtype: str) -> tuple[Rung, ...]:
@@ -187,35 +188,31 @@ def _measure_ladder(opened: OpenDevice, dtype: str) -> tuple[Rung, ...]:
     return rungs
 
 
-def _draw(view: RooflineView, png: Path) -> None:
-    from feinsum.drawing import draw_roofline
-
-    with check_writing(png, "--png"):
-        draw_roofline(view.make_chart(), png)
-
-
 @dataclass(frozen=True)
 class RooflineWorkload:
-    """An einsum at the sizes at which its work is counted.
+    """A workload, and the fact that fits the device best, if any.
 
     Attributes:
         group: its entry in the legend of the picture.
-        sizes: values of size parameters; others get their defaults.
+        sizes: values of size parameters, at which its work is counted without a fact;
+            others get their defaults.
     """
 
     name: str
     group: str
     einsum: BatchedEinsum
     sizes: Mapping[str, int]
+    fact: TuningRecord | None = None
 
+    @cached_property
+    def work(self) -> MinimumWork:
+        """The work, as recorded in the fact if there is one."""
+        from feinsum.measure import MinimumWork
 
-@dataclass(frozen=True)
-class Placed:
-    """A workload with its work, and the fact that fits the device best, if any."""
-
-    workload: RooflineWorkload
-    work: MinimumWork
-    fact: TuningRecord | None
+        if self.fact is None:
+            return MinimumWork.of(*self._count_at())
+        measured = self.fact.measurement
+        return MinimumWork(measured.operations, measured.footprint_bytes)
 
     @property
     def operations_per_s(self) -> float | None:
@@ -223,6 +220,30 @@ class Placed:
         if self.fact is None:
             return None
         return self.fact.measurement.giga_operations_per_s * 1e9
+
+    def bound(self, peaks: DevicePeaks) -> Bound | None:
+        """Return the least traffic at each level of a device; None if not known."""
+        from feinsum.bounds import compute_bound, list_levels
+        from feinsum.errors import FeinsumError
+        from feinsum.ir import from_text
+
+        levels = list_levels(peaks.device, peaks)
+        try:
+            if self.fact is None:
+                return compute_bound(*self._count_at(), levels)
+            sizes = self.fact.measurement.sizes
+            return compute_bound(from_text(self.fact.workload_text), sizes, levels)
+        except FeinsumError:
+            return None
+
+    def _count_at(self) -> tuple[BatchedEinsum, dict[str, int]]:
+        """Return the einsum as facts store it, with all sizes."""
+        from feinsum.ir import generalize
+        from feinsum.tuning import choose_default_sizes
+
+        # facts have size parameters for long extents
+        general, literal = generalize(self.einsum)
+        return general, choose_default_sizes(general, {**literal, **self.sizes})
 
 
 def list_suite_entries(
@@ -261,27 +282,14 @@ def list_targets(
     values = read_values(size or (), "--size")
     files = [target for target in targets if is_file(target)]
     texts = [target for target in targets if not is_file(target)]
-    einsums = (
-        read_einsums(texts, arrays.sizes, arrays.operands, arrays.rows, arrays.dtype)
-        if texts
-        else []
-    )
+    einsums = read_einsums(texts, arrays) if texts else []
     workloads = [
         RooflineWorkload(text, "einsums", einsum, {})
         for text, einsum in zip(texts, einsums, strict=True)
     ]
     workloads += [nest for file in files for nest in _list_nests(file)]
     check_parameters(values, [workload.einsum for workload in workloads])
-    return [_set_sizes(workload, values) for workload in workloads]
-
-
-def _set_sizes(
-    workload: RooflineWorkload, values: Mapping[str, int]
-) -> RooflineWorkload:
-    """Return the workload at the sizes of its own parameters."""
-    names = {x.name for x in workload.einsum.size_params}
-    sizes = {name: value for name, value in values.items() if name in names}
-    return replace(workload, sizes={**workload.sizes, **sizes})
+    return [replace(w, sizes={**w.sizes, **values}) for w in workloads]
 
 
 def _list_nests(file: str) -> Iterator[RooflineWorkload]:
@@ -297,52 +305,6 @@ def _list_nests(file: str) -> Iterator[RooflineWorkload]:
     for k, nest in enumerate(nests):
         name = file if len(nests) == 1 else f"{file} [{k}]"
         yield RooflineWorkload(name, "kernels", nest.einsum, nest.generalized)
-
-
-def place_workloads(
-    workloads: Iterable[RooflineWorkload], store: Store, device: DeviceRecord
-) -> list[Placed]:
-    """Return the work of each workload, as recorded in its fact where there is one."""
-    from feinsum.measure import MinimumWork
-
-    entries = []
-    for workload in workloads:
-        fact = _find_fact(workload.einsum, store, device)
-        if fact is None:
-            work = MinimumWork.of(*_set_all_sizes(workload))
-        else:
-            measured = fact.measurement
-            work = MinimumWork(measured.operations, measured.footprint_bytes)
-        entries.append(Placed(workload, work, fact))
-    return entries
-
-
-def bound_under(entry: Placed, peaks: DevicePeaks) -> Bound | None:
-    """Return the least traffic of a workload at each level; None if not known."""
-    from feinsum.bounds import compute_bound, list_levels
-    from feinsum.errors import FeinsumError
-    from feinsum.ir import from_text
-
-    levels = list_levels(peaks.device, peaks)
-    try:
-        if entry.fact is None:
-            return compute_bound(*_set_all_sizes(entry.workload), levels)
-        measured = entry.fact.measurement
-        return compute_bound(
-            from_text(entry.fact.workload_text), measured.sizes, levels
-        )
-    except FeinsumError:
-        return None
-
-
-def _set_all_sizes(workload: RooflineWorkload) -> tuple[BatchedEinsum, dict[str, int]]:
-    """Return the einsum as facts store it, with all sizes."""
-    from feinsum.ir import generalize
-    from feinsum.tuning import choose_default_sizes
-
-    # facts have size parameters for long extents
-    general, literal = generalize(workload.einsum)
-    return general, choose_default_sizes(general, {**literal, **workload.sizes})
 
 
 def _find_fact(
@@ -365,18 +327,16 @@ class RooflineView:
 
     Attributes:
         ladder: kernels of rising intensity; empty if they were not measured.
-        bounds: the least traffic of the memory levels for each workload; empty without
-            ``--levels``.
+        has_levels: whether workloads have the least traffic of the memory levels.
     """
 
     peaks: DevicePeaks
-    placed: Sequence[Placed]
+    workloads: Sequence[RooflineWorkload]
     ladder: Sequence[Rung]
-    bounds: Sequence[Bound | None] = ()
+    has_levels: bool = False
 
     def document(self) -> dict[str, Any]:
         """Return everything as JSON; null where there is no fact."""
-        bounds = self.bounds or [None] * len(self.placed)
         return {
             "device": str(self.peaks.device),
             "device_id": self.peaks.device.id,
@@ -385,7 +345,7 @@ class RooflineView:
                 "operations_per_s": dict(self.peaks.operations_per_s),
                 "measured_at": self.peaks.measured_at,
             },
-            "workloads": list(map(self._make_entry, self.placed, bounds)),
+            "workloads": list(map(self._make_entry, self.workloads)),
             "ladder": [
                 {
                     "multiply_adds": rung.n_steps,
@@ -398,31 +358,48 @@ class RooflineView:
             ],
         }
 
-    def _make_entry(self, placed: Placed, bound: Bound | None) -> dict[str, Any]:
-        limit, rate = placed.work.bound(self.peaks), placed.operations_per_s
-        fact = placed.fact
+    def _make_entry(self, workload: RooflineWorkload) -> dict[str, Any]:
+        work, rate, fact = workload.work, workload.operations_per_s, workload.fact
+        limit = work.bound(self.peaks)
         return {
-            "name": placed.workload.name,
-            "group": placed.workload.group,
-            "operations": dict(placed.work.operations),
-            "footprint_bytes": placed.work.footprint_bytes,
-            "operations_per_byte": placed.work.intensity,
+            "name": workload.name,
+            "group": workload.group,
+            "operations": dict(work.operations),
+            "footprint_bytes": work.footprint_bytes,
+            "operations_per_byte": work.intensity,
             "roofline_operations_per_s": limit,
             "operations_per_s": rate,
             "fraction_of_roofline": None if rate is None else rate / limit,
-            "record": None if fact is None else fact.id,
-            "measured_on": None if fact is None else str(fact.environment.device),
-            "is_of_this_device": None if fact is None else self._is_local(fact),
-            "levels": _make_level_entries(bound, fact),
+            "record": fact and fact.id,
+            "measured_on": fact and str(fact.environment.device),
+            "is_of_this_device": fact and self._is_local(fact),
+            "levels": self._make_levels(workload) if self.has_levels else [],
         }
+
+    def _make_levels(self, workload: RooflineWorkload) -> list[dict[str, Any]]:
+        """Return the least traffic of each level, and the share of its bandwidth."""
+        from feinsum.bounds import compute_shares
+
+        bound, fact = workload.bound(self.peaks), workload.fact
+        if bound is None:
+            return []
+        reached = compute_shares(bound, fact.measurement.median_s) if fact else {}
+        return [
+            {
+                "name": cost.level.name,
+                "bytes": cost.n_bytes,
+                "seconds": cost.seconds,
+                "fraction_of_bandwidth": reached.get(cost.level.name),
+            }
+            for cost in bound.levels
+        ]
 
     def _is_local(self, fact: TuningRecord) -> bool:
         """Return whether a fact was surely measured on the machine of the limits."""
         return fact.environment.device.is_surely(self.peaks.device)
 
-    def print(self) -> None:
+    def print(self, document: Mapping[str, Any]) -> None:
         """Print the tables of the document, then a line about the device."""
-        document = self.document()
         entries = document["workloads"]
         print_table(
             ("workload",),
@@ -465,59 +442,38 @@ class RooflineView:
 
     def make_chart(self) -> Chart:
         """Draw rates in Gop/s over operations per byte."""
+        import numpy as np
+
         from feinsum.drawing import Chart, Dot, LadderKernel
 
         dots = [
             Dot(
-                placed.workload.group,
-                placed.work.intensity,
-                (placed.operations_per_s or placed.work.bound(self.peaks)) * 1e-9,
-                is_measured=placed.fact is not None,
+                w.group,
+                w.work.intensity,
+                (w.operations_per_s or w.work.bound(self.peaks)) * 1e-9,
+                is_measured=w.fact is not None,
             )
-            for placed in self.placed
+            for w in self.workloads
         ]
         steps = [
             LadderKernel(
                 rung.work.intensity,
-                rung.operations_per_s * 1e-9,
-                *(rate * 1e-9 for rate in rung.spread),
+                *(rate * 1e-9 for rate in (rung.operations_per_s, *rung.spread)),
             )
             for rung in self.ladder
         ]
         peaks, date = self.peaks, self.peaks.measured_at[:10]
-        is_mixed = any(p.fact and not self._is_local(p.fact) for p in self.placed)
+        is_mixed = any(w.fact and not self._is_local(w.fact) for w in self.workloads)
         remark = "; some rates are from other machines" if is_mixed else ""
+        rates = peaks.operations_per_s.items()
         return Chart(
             f"Roofline of {peaks.device}, {date}{remark}",
             peaks.bandwidth_bytes_per_s * 1e-9,
-            {
-                _get_dtype_name(d): rate * 1e-9
-                for d, rate in peaks.operations_per_s.items()
-            },
+            {str(np.dtype(dtype)): rate * 1e-9 for dtype, rate in rates},
             tuple(dots),
             tuple(steps),
             {name: rate * 1e-9 for name, rate in peaks.cache_bytes_per_s.items()},
         )
-
-
-def _make_level_entries(
-    bound: Bound | None, fact: TuningRecord | None
-) -> list[dict[str, Any]]:
-    """Return the least traffic of each level, and the share of its bandwidth used."""
-    from feinsum.bounds import compute_shares
-
-    if bound is None:
-        return []
-    reached = compute_shares(bound, fact.measurement.median_s) if fact else {}
-    return [
-        {
-            "name": cost.level.name,
-            "bytes": cost.n_bytes,
-            "seconds": cost.seconds,
-            "fraction_of_bandwidth": reached.get(cost.level.name),
-        }
-        for cost in bound.levels
-    ]
 
 
 def _make_row(entry: dict[str, Any]) -> tuple[str, ...]:
@@ -548,14 +504,3 @@ def _make_level_row(entry: dict[str, Any], n_levels: int) -> tuple[str, ...]:
 
 def _format_giga(value: float) -> str:
     return to_digits(value * 1e-9, 3)
-
-
-def _get_dtype_name(dtype: str) -> str:
-    """Return the full name of a dtype that records abbreviate.
-
-    >>> _get_dtype_name("<f8")
-    'float64'
-    """
-    import numpy as np
-
-    return str(np.dtype(dtype))

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias
 
 import typer
 
-from feinsum.cli.shared.failure import NO_FACT, say
 from feinsum.cli.shared.options import (
     AsJson,
     CommandLookup,
     EinsumOptions,
     expand_groups,
 )
-from feinsum.cli.shared.output import print_document
-from feinsum.cli.shared.recommended import make_unchanged_advice
+from feinsum.cli.shared.output import check_reading, print_document
+from feinsum.cli.shared.recommended import end_without_recipe
 from feinsum.errors import InvalidRecordError
 
 if TYPE_CHECKING:
@@ -60,8 +58,7 @@ Rank: TypeAlias = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class _Kernel:
+class _Kernel(NamedTuple):
     """A kernel: its loop nest, and the code that is generated from it."""
 
     loops: str
@@ -106,21 +103,25 @@ def show(
         **{f"loops_{when}": kernel.loops for when, kernel in kernels.items()},
         **{f"code_{when}": kernel.code for when, kernel in kernels.items()},
     }
-    print_document(document, as_json, lambda: _print(applied, kernels))
+
+    def print_text() -> None:
+        typer.echo(f"recipe: {applied or 'none'}")
+        for when, kernel in kernels.items():
+            typer.echo(f"\n== loop nest {when} ==\n\n{kernel.loops}")
+        for when, kernel in kernels.items():
+            typer.echo(f"\n== code {when} ==\n\n{kernel.code}")
+
+    print_document(document, as_json, print_text)
     if applied is None:
-        words, command = make_unchanged_advice(einsum, lookup.database, lookup.device)
-        say(f"no recipe was applied; {words}: {command}")
-        raise typer.Exit(NO_FACT)
+        end_without_recipe(einsum, lookup.database, lookup.device)
 
 
 def _show_plan(path: Path, rank: int, as_json: bool) -> None:
     from feinsum.distributed.display import format_blocks, format_steps
     from feinsum.distributed.facts import get_inner_plan, read_plan
 
-    try:
+    with check_reading(path):
         plan = get_inner_plan(read_plan(path.read_bytes()))
-    except OSError as error:
-        raise typer.BadParameter(f"cannot read {path}: {error.strerror}") from None
     blocks, steps = format_blocks(plan), format_steps(plan, rank)
     document = {
         "plan": str(plan),
@@ -192,11 +193,3 @@ def _format_loops(t_unit: lp.TranslationUnit) -> str:
     return "\n".join(
         line for line in lines if line.strip("-") and line != "INSTRUCTIONS:"
     )
-
-
-def _print(recipe: str | None, kernels: dict[str, _Kernel]) -> None:
-    typer.echo(f"recipe: {recipe or 'none'}")
-    for when, kernel in kernels.items():
-        typer.echo(f"\n== loop nest {when} ==\n\n{kernel.loops}")
-    for when, kernel in kernels.items():
-        typer.echo(f"\n== code {when} ==\n\n{kernel.code}")

@@ -53,9 +53,12 @@ def transforms(
             raise typer.BadParameter("give an einsum", param_hint="--architecture")
         _show_figures(arrays.read(subscripts), architecture, as_json)
         return
-    documents = (
-        _list_all() if subscripts is None else _list_fitting(arrays.read(subscripts))
-    )
+    if subscripts is None:
+        from feinsum.transforms import REGISTRY
+
+        documents = [_make_document(REGISTRY[key]) for key in sorted(REGISTRY)]
+    else:
+        documents = _list_fitting(arrays.read(subscripts))
 
     def print_text() -> None:
         if documents:
@@ -90,12 +93,6 @@ def _show_figures(einsum: BatchedEinsum, architecture: str, as_json: bool) -> No
         as_json,
         lambda: print_table((), headings, rows, last="recipe"),
     )
-
-
-def _list_all() -> list[dict[str, Any]]:
-    from feinsum.transforms import REGISTRY
-
-    return [_make_document(REGISTRY[key]) for key in sorted(REGISTRY)]
 
 
 def _list_fitting(einsum: BatchedEinsum) -> list[dict[str, Any]]:

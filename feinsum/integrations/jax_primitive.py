@@ -20,7 +20,7 @@ from __future__ import annotations
 import ctypes as c
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -153,36 +153,32 @@ def _register_primitive() -> Any:
     return primitive
 
 
-class _Extension(c.Structure):
+class _Sized(c.Structure):
+    _fields_: ClassVar[Sequence[Any]] = (("struct_size", c.c_size_t),)
+
+
+class _Extensible(_Sized):
+    _fields_: ClassVar[Sequence[Any]] = (("extension", c.c_void_p),)
+
+
+class _Extension(_Sized):
     """``XLA_FFI_Metadata_Extension``, by which XLA queries the version."""
 
-    _fields_ = (
-        ("struct_size", c.c_size_t),
-        ("type", c.c_int),
-        ("next", c.c_void_p),
-        ("metadata", c.c_void_p),
-    )
+    _fields_ = (("type", c.c_int), ("next", c.c_void_p), ("metadata", c.c_void_p))
 
 
-class _Version(c.Structure):
-    _fields_ = (
-        ("struct_size", c.c_size_t),
-        ("extension", c.c_void_p),
-        ("major", c.c_int),
-        ("minor", c.c_int),
-    )
+class _Version(_Extensible):
+    _fields_ = (("major", c.c_int), ("minor", c.c_int))
 
 
-class _Metadata(c.Structure):
-    _fields_ = (("struct_size", c.c_size_t), ("version", _Version))
+class _Metadata(_Sized):
+    _fields_ = (("version", _Version),)
 
 
-class _Buffer(c.Structure):
+class _Buffer(_Extensible):
     """``XLA_FFI_Buffer``: an array in C order."""
 
     _fields_ = (
-        ("struct_size", c.c_size_t),
-        ("extension", c.c_void_p),
         ("dtype", c.c_int),
         ("data", c.c_void_p),
         ("rank", c.c_int64),
@@ -196,22 +192,18 @@ class _Text(c.Structure):
     _fields_ = (("data", c.c_void_p), ("size", c.c_size_t))
 
 
-class _Buffers(c.Structure):
+class _Buffers(_Extensible):
     """``XLA_FFI_Args`` and ``XLA_FFI_Rets``."""
 
     _fields_ = (
-        ("struct_size", c.c_size_t),
-        ("extension", c.c_void_p),
         ("size", c.c_int64),
         ("types", c.c_void_p),
         ("items", c.POINTER(c.POINTER(_Buffer))),
     )
 
 
-class _Attributes(c.Structure):
+class _Attributes(_Extensible):
     _fields_ = (
-        ("struct_size", c.c_size_t),
-        ("extension", c.c_void_p),
         ("size", c.c_int64),
         ("types", c.c_void_p),
         ("names", c.c_void_p),
@@ -219,32 +211,24 @@ class _Attributes(c.Structure):
     )
 
 
-class _Api(c.Structure):
+class _Api(_Extensible):
     """The beginning of ``XLA_FFI_Api``."""
 
     _fields_ = (
-        ("struct_size", c.c_size_t),
-        ("extension", c.c_void_p),
         ("version", _Version),
         ("internal", c.c_void_p),
         ("create_error", c.CFUNCTYPE(c.c_void_p, c.c_void_p)),
     )
 
 
-class _ErrorArguments(c.Structure):
-    _fields_ = (
-        ("struct_size", c.c_size_t),
-        ("extension", c.c_void_p),
-        ("message", c.c_char_p),
-        ("code", c.c_int),
-    )
+class _ErrorArguments(_Extensible):
+    _fields_ = (("message", c.c_char_p), ("code", c.c_int))
 
 
-class _Frame(c.Structure):
+class _Frame(_Sized):
     """``XLA_FFI_CallFrame``."""
 
     _fields_ = (
-        ("struct_size", c.c_size_t),
         ("extension", c.POINTER(_Extension)),
         ("api", c.POINTER(_Api)),
         ("context", c.c_void_p),

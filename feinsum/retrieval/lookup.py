@@ -32,8 +32,8 @@ from feinsum.ir import BatchedEinsum
 from feinsum.memory import get_remembered
 from feinsum.options import check_option
 from feinsum.predict import MEASURING, Effort, get_effort
-from feinsum.raising import check_unit
-from feinsum.records import Policy
+from feinsum.raising import RaisedKernel, check_unit
+from feinsum.records import Environment, Policy, Store
 from feinsum.retrieval.answer_cache import RetrievalAnswer, open_cache_entry
 from feinsum.retrieval.applying import apply_selected
 from feinsum.retrieval.decision import (
@@ -43,19 +43,24 @@ from feinsum.retrieval.decision import (
     make_decision,
     make_selections,
 )
-from feinsum.retrieval.einsum_trials import choose_by_einsums
+from feinsum.retrieval.einsum_trials import EinsumTrials, choose_by_einsums
 from feinsum.retrieval.generating import (
     Variants,
     build_selected,
     deliver_unit,
     put_in_caller,
 )
-from feinsum.retrieval.kernel_trials import can_time, choose_in_kernel
+from feinsum.retrieval.kernel_trials import (
+    KernelTrials,
+    NestTrials,
+    can_time,
+    choose_in_kernel,
+)
 from feinsum.retrieval.matching import MatchingFacts, select_candidates
 from feinsum.retrieval.phases import mark_separable
 from feinsum.retrieval.request import Request, RetrievalOptions, choose_policy
-from feinsum.retrieval.result import NOTHING_FASTER, Retrieval
-from feinsum.retrieval.search import select_first_valid
+from feinsum.retrieval.result import NOTHING_FASTER, NestSelection, Retrieval
+from feinsum.retrieval.search import recall_trials, select_first_valid
 from feinsum.settings import quick_collections
 from feinsum.words import format_count
 
@@ -205,16 +210,9 @@ def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieva
         request.measure_missing(raised)
     environment = request.opened.environment({})
     with request.look_up_store() as store:
-        # one query for all nests, since the store may be remote
-        forms = [nest.form for nest in raised.raised]
-        facts = MatchingFacts(store, environment.device, request.policy, forms)
-        nests = tuple(
-            select_candidates(nest, facts, environment, request.policy, request.effort)
-            for nest in raised.raised
-        )
+        facts, variants = _select(request, raised, store, environment)
         layers = list_layer_states(store)
-    is_timed = request.verify and can_time(request)
-    variants = Variants(request, raised, mark_separable(raised, nests), is_timed)
+    is_timed = variants.are_timed
     if not request.verify:
         transformed = build_selected(variants, select_first_valid)
     elif is_timed:
@@ -231,6 +229,55 @@ def perform_retrieval(request: Request, *, has_batches: bool = True) -> Retrieva
         transformed.gain,
         transformed.batch,
     )
+
+
+def _select(
+    request: Request,
+    raised: RaisedKernel,
+    store: Store,
+    environment: Environment,
+    *,
+    counts: bool = True,
+) -> tuple[MatchingFacts, Variants]:
+    """Select the candidates for every nest of a kernel; a miss may count as demand."""
+    # one query for all nests, since the store may be remote
+    forms = [nest.form for nest in raised.raised]
+    facts = MatchingFacts(store, environment.device, request.policy, forms)
+    facts.query_forms(forms, counts=counts)
+    nests = tuple(
+        select_candidates(nest, facts, environment, request.policy, request.effort)
+        for nest in raised.raised
+    )
+    is_timed = request.verify and can_time(request)
+    return facts, Variants(request, raised, mark_separable(raised, nests), is_timed)
+
+
+def recall_selection(
+    einsum: BatchedEinsum, **options: Unpack[RetrievalOptions]
+) -> NestSelection | None:
+    """Return what earlier retrievals of an einsum's kernel leave of its candidates.
+
+    Nothing is run: recipes that failed here are among the failures, and those that have
+    not been tried stay candidates.
+
+    Args:
+        einsum: the einsum.
+        options: as for :func:`retrieve`.
+
+    Returns:
+        The selection; None without verification, or if the kernel is not one nest.
+    """
+    request = Request.of(generate_loopy(einsum), **options)
+    raised = request.raised()
+    if not request.verify or len(raised.raised) != 1:
+        return None
+    environment = request.opened.environment({})
+    with request.look_up_store() as store:
+        _, variants = _select(request, raised, store, environment, counts=False)
+    (nest,) = variants.nests
+    if variants.are_timed:
+        return recall_trials(nest, NestTrials(KernelTrials(variants, environment), [0]))
+    return recall_trials(nest, EinsumTrials(environment))
 
 
 def follow_decision(request: Request, decision: Decision) -> Retrieval:

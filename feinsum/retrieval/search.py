@@ -209,6 +209,17 @@ def select_best(nest: NestSelection, trials: Trials) -> NestSelection:
     return _with_best(nest, outcome, [*remaining])
 
 
+def recall_trials(nest: NestSelection, trials: Trials) -> NestSelection:
+    """Order the candidates by earlier trials alone, without those that failed."""
+    outcome = _Outcome()
+    recalled = [*_recall_all(nest.candidates, trials, outcome)]
+    usable = [_Usable(c, v) for c, v in recalled if v is not None]
+    best = [x.candidate for x in _rank_usable(usable)] if usable else []
+    untried = (c for c, verification in recalled if verification is None)
+    selection = nest.with_failures((c.recipe.spec, e) for c, e in outcome.failures)
+    return replace(selection, candidates=(*best, *untried))
+
+
 def select_first_valid(nest: NestSelection) -> NestSelection:
     """Move the first candidate that is in the space of its transform to the front.
 

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from math import ceil, floor, isfinite, log10
 from statistics import median
 
-from feinsum.bounds import bound_record, compute_shares
-from feinsum.errors import MeasurementError
+from feinsum.bounds import bound_record, compute_shares, find_roofline_s
 from feinsum.records import (
     Device,
     DevicePeaks,
@@ -28,7 +27,6 @@ from feinsum.records import (
     TransformSpec,
     TuningRecord,
     compute_median_interval,
-    compute_roofline_s,
     find_tied_records,
     rank,
 )
@@ -178,17 +176,23 @@ class ChartRow:
         position: 1 for the best; None for one that is never served.
         parameters: of the recipe, as text; in a ranking, those that differ from the
             best recipe of the same transform.
-        fraction: of the roofline, 1 at the limit; None if unknown.
+        roof_s: time that the limits of the device allow; None if unknown.
         n_alike: how many facts of its recipe there are, itself included.
     """
 
     record: TuningRecord
     strip: FactStrip
-    fraction: float | None
+    roof_s: float | None
     position: int | None = None
     is_tied: bool = False
     parameters: str = ""
     n_alike: int = 1
+
+    @property
+    def fraction(self) -> float | None:
+        """Fraction of the roofline, 1 at the limit; None if unknown."""
+        timing = self.record.measurement
+        return self.roof_s / timing.median_s if self.roof_s else None
 
     @property
     def is_implausible(self) -> bool:
@@ -277,12 +281,12 @@ def _rank_device(
     for k, record in enumerate(shown, start=1):
         transform = record.spec.name, record.spec.version
         example = examples.setdefault(transform, (k, record.spec))
-        roof_s = compute_fact_roofline_s(record.measurement, peaks)
+        roof_s = find_roofline_s(record.measurement, peaks)
         rows.append(
             ChartRow(
                 record,
                 _strip(record.measurement, roof_s, marks[record.id], is_ratio=True),
-                _compute_fraction(record.measurement, roof_s),
+                roof_s,
                 position=k if record.id in positions else None,
                 is_tied=is_tie and record.id in first,
                 parameters=_format_difference(record.spec, *example),
@@ -312,34 +316,16 @@ def make_history(
         marks = make_marks_by_id(shown, peaks)
         rows = []
         for fact in shown:
-            roof_s = compute_fact_roofline_s(fact.measurement, peaks)
             timing = fact.measurement
+            roof_s = find_roofline_s(timing, peaks)
             samples = timing.samples_s[:MAX_SAMPLES] if fact.id == record.id else ()
-            marks_of_fact = marks[fact.id]
             strip = _strip(
-                timing, roof_s, marks_of_fact, is_ratio=False, samples=samples
+                timing, roof_s, marks[fact.id], is_ratio=False, samples=samples
             )
-            rows.append(
-                ChartRow(fact, strip, _compute_fraction(fact.measurement, roof_s))
-            )
+            rows.append(ChartRow(fact, strip, roof_s))
         groups.append(DeviceRows(device, tuple(rows), len(alike) - len(rows)))
     values = [v for g in groups for row in g.rows for v in row.strip.extent]
     return FactChart(make_axis(values, format_seconds), tuple(groups))
-
-
-def compute_fact_roofline_s(
-    timing: Measurement, peaks: DevicePeaks | None
-) -> float | None:
-    """Return the time in seconds that the limits of the device allow, if known."""
-    if peaks is None:
-        return None
-    if min(peaks.bandwidth_bytes_per_s, *peaks.operations_per_s.values(), 1) <= 0:
-        return None
-    try:
-        limit_s = compute_roofline_s(timing.operations, timing.footprint_bytes, peaks)
-    except (MeasurementError, SyntaxError, TypeError, ValueError, OverflowError):
-        return None  # a dtype that was not measured, or that does not exist
-    return _drop_implausible(limit_s)
 
 
 def make_marks(record: TuningRecord, peaks: DevicePeaks | None) -> tuple[Mark, ...]:
@@ -415,10 +401,6 @@ def _strip(
     times = baseline_s, *filter(None, (roof_s, slowest_s)), *samples
     extent = *middle, *map(value, times)
     return FactStrip(*middle, value(baseline_s), roof, levels, words, extent, samples)
-
-
-def _compute_fraction(timing: Measurement, roof_s: float | None) -> float | None:
-    return roof_s / timing.median_s if roof_s else None
 
 
 def _format_difference(spec: TransformSpec, rank: int, best: TransformSpec) -> str:

@@ -24,7 +24,7 @@ from feinsum.drawing.graph.layout import (
 from feinsum.drawing.graph.picture import KINDS, Vertex, make_picture
 from feinsum.errors import FeinsumError
 from feinsum.ir import from_text
-from feinsum.service.pages.notation import CACHE_BYTES, MAX_TEXT, estimate_bytes
+from feinsum.service.pages.words import CACHE_BYTES, MAX_TEXT, estimate_bytes
 
 MAX_VERTICES = 200
 """Larger graphs are not drawn: they would be unreadable."""

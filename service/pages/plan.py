@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from feinsum.errors import FeinsumError
 from feinsum.records import PlanRecord
-from feinsum.service.pages.notation import make_notation
+from feinsum.service.pages.words import make_notation
 
 if TYPE_CHECKING:
     from feinsum.distributed.facts import AnyPlan

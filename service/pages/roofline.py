@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from feinsum.bounds import find_roofline_s
 from feinsum.drawing import list_roofs
 from feinsum.records import Device, DevicePeaks, TuningRecord
-from feinsum.service.pages.charts import Axis, compute_fact_roofline_s, make_axis
+from feinsum.service.pages.charts import Axis, make_axis
 from feinsum.service.pages.words import format_rate, get_dtype_name, is_doubtful
 
 WIDTH, HEIGHT = 860.0, 380.0
@@ -119,7 +120,7 @@ def _make_dots(
     for fact in best.values():
         timing = fact.measurement
         operations = sum(timing.operations.values())
-        roof_s = compute_fact_roofline_s(timing, peaks)
+        roof_s = find_roofline_s(timing, peaks)
         dot = FactDot(
             fact,
             operations / max(1, timing.footprint_bytes),

@@ -20,7 +20,6 @@ from feinsum.service.keys import KeyHolder
 from feinsum.service.pages.charts import Limits, make_history, make_marks, make_ranking
 from feinsum.service.pages.coverage import SUITES, compute_coverage
 from feinsum.service.pages.graph import draw_graph
-from feinsum.service.pages.notation import Notation, make_notation
 from feinsum.service.pages.plan import COUNTS, make_plan_view, make_title
 from feinsum.service.pages.rendering import get_asset, render_template
 from feinsum.service.pages.roofline import make_roofline_chart
@@ -30,7 +29,7 @@ from feinsum.service.pages.search import (
     SearchView,
     search,
 )
-from feinsum.service.pages.words import format_device
+from feinsum.service.pages.words import Notation, format_device, make_notation
 from feinsum.service.paging import DEVICES, PLANS, Cursor, from_cursor, make_next_cursor
 from feinsum.service.routes.canonicalization import check_work, limit_for
 from feinsum.service.routes.documents import CONTENT_ID, DeviceId, FactId

@@ -33,7 +33,7 @@ from feinsum.ir import (
     generalize,
     parse_subscripts,
 )
-from feinsum.service.pages.notation import estimate_bytes
+from feinsum.service.pages.words import estimate_bytes
 from feinsum.service.routes.canonicalization import Einsum, index_lists, parse_einsum
 
 MAX_TEXT = 2_000

@@ -115,13 +115,7 @@ def canonicalize(einsum: Einsum, service: TheService, caller: Reading) -> Canoni
         text=form.text,
         einsum=to_text(general),
         generalized=dict(literal),
-        relabeling=Relabeled(
-            indices=dict(form.relabeling.indices),
-            operands=dict(form.relabeling.operands),
-            size_params=dict(form.relabeling.size_params),
-            rows=list(form.relabeling.rows),
-            positions=[list(order) for order in form.relabeling.positions],
-        ),
+        relabeling=Relabeled(**vars(form.relabeling)),
     )
 
 

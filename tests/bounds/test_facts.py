@@ -11,6 +11,7 @@ from feinsum.bounds import (
     compute_bound,
     compute_least_s,
     compute_shares,
+    find_roofline_s,
     list_levels,
 )
 from feinsum.canonical import canonicalize
@@ -68,6 +69,26 @@ def test_limits_that_nobody_can_have_give_no_times():
     broken = replace(PEAKS, bandwidth_bytes_per_s=-1.0, cache_bytes_per_s={"L1": 0.0})
     assert compute_shares(bound_record(fact(), broken), 1.0) == {}
     assert all(one.bandwidth_bytes_per_s is None for one in list_levels(CPU, broken))
+
+
+def test_the_roofline_of_a_fact_is_the_longer_of_two_times():
+    """To compute and to move; unknown without limits, or with ones that none has."""
+    measured = replace(fact().measurement, operations={"<f8": 60}, footprint_bytes=100)
+    limits = replace(PEAKS, bandwidth_bytes_per_s=50.0, operations_per_s={"<f8": 15.0})
+    assert find_roofline_s(measured, limits) == 4.0
+    assert find_roofline_s(replace(measured, operations={}), limits) == 2.0
+    assert find_roofline_s(measured, None) is None
+    for changes in (
+        {"operations_per_s": {"<f4": 1.0}},
+        {"operations_per_s": {"<f8": 15.0, "<f4": 0.0}},
+        {"operations_per_s": {"<f8": 1e-320}},
+        {"bandwidth_bytes_per_s": -5.0},
+        {"bandwidth_bytes_per_s": 0.0},
+    ):
+        assert find_roofline_s(measured, replace(limits, **changes)) is None
+    for operations in ({"no dtype": 1}, {"<f8": 10**400}):
+        odd = replace(measured, operations=operations)
+        assert find_roofline_s(odd, limits) is None
 
 
 def test_facts_of_equal_sizes_are_bounded_once(monkeypatch):

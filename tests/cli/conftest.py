@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -89,6 +90,12 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
         return result
 
     return invoke
+
+
+@pytest.fixture
+def ask(run: Run) -> Callable[..., Any]:
+    """Runs a command line, and returns the document that it prints with ``--json``."""
+    return lambda *arguments: json.loads(run(*arguments, "--json").stdout)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from feinsum.cache import DiskCache
@@ -19,9 +17,9 @@ def kept(tmp_path, monkeypatch):
     return found
 
 
-def test_info_counts_what_is_kept(run, kept):
+def test_info_counts_what_is_kept(run, ask, kept):
     """Where, how many, how large, and the bound; in text and as JSON."""
-    document = json.loads(run("cache", "info", "--json").stdout)
+    document = ask("cache", "info")
     assert document["location"] == str(kept.folder)
     assert document["n_entries"] == 2
     assert document["n_bytes"] == kept.info().n_bytes
@@ -29,16 +27,16 @@ def test_info_counts_what_is_kept(run, kept):
     assert "entries: 2" in run("cache", "info").stdout.splitlines()
 
 
-def test_clear_removes_all_of_it(run, kept):
+def test_clear_removes_all_of_it(run, ask, kept):
     """It says how many entries these were, in text and as JSON."""
-    assert json.loads(run("cache", "clear", "--json").stdout) == {"n_removed": 2}
+    assert ask("cache", "clear") == {"n_removed": 2}
     assert run("cache", "clear").stdout == "0 entries removed\n"
     assert kept.info().n_entries == 0
 
 
-def test_a_cache_that_is_off_is_said_to_be(run, monkeypatch):
+def test_a_cache_that_is_off_is_said_to_be(run, ask, monkeypatch):
     """There is nothing to count and nothing to clear."""
     monkeypatch.setenv("FEINSUM_CACHE_DIR", "off")
     assert run("cache", "info").stdout == "location: off\n"
-    assert json.loads(run("cache", "info", "--json").stdout) == {"location": None}
+    assert ask("cache", "info") == {"location": None}
     assert run("cache", "clear").stdout == "0 entries removed\n"

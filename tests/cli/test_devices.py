@@ -23,10 +23,10 @@ def test_every_device_is_listed(run):
     assert all(entry["peaks"] is None for entry in listed)
 
 
-def test_the_processor_of_a_cpu_is_shown(run):
+def test_the_processor_of_a_cpu_is_shown(run, ask):
     """As a document in JSON; in text once for all devices of the machine."""
     known = {device.id: device.processor for device in list_devices()}
-    for entry in json.loads(run("devices", "--json").stdout)["devices"]:
+    for entry in ask("devices")["devices"]:
         shown, processor = entry["processor"], known[entry["id"]]
         assert (shown is None) == (processor is None)
         if processor is not None:
@@ -45,7 +45,7 @@ def test_the_table_fits_80_columns(run):
     assert "feinsum devices --measure" in printed
 
 
-def test_measured_limits_are_stored_and_shown(run, database, monkeypatch):
+def test_measured_limits_are_stored_and_shown(run, ask, database, monkeypatch):
     """``--measure`` stores; later listings show what is stored."""
     monkeypatch.setattr(
         feinsum.measure, "measure_peaks", lambda opencl: make_peaks(opencl.device)
@@ -56,7 +56,7 @@ def test_measured_limits_are_stored_and_shown(run, database, monkeypatch):
     device = list_devices()[0]
     with open_store(database) as store:
         assert store.peaks(device.id) == make_peaks(device)
-    again = json.loads(run("devices", "--json").stdout)["devices"][0]
+    again = ask("devices")["devices"][0]
     assert again["peaks"]["operations_per_s"]["float64"] == 1e11
     assert "20.00" in run("devices").stdout
 

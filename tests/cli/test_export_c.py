@@ -31,9 +31,9 @@ def test_source_and_header_are_written(run, tmp_path):
     assert "int product(" in source.read_text()
 
 
-def test_json_says_what_it_is(run, tmp_path):
+def test_json_says_what_it_is(run, ask, tmp_path):
     """The recipe and its level, and the code or the files."""
-    document = json.loads(run(*PRODUCT, "--json").stdout)
+    document = ask(*PRODUCT)
     assert document["level"] == "predicted"
     assert document["recipe"]
     assert document["signature"] in document["header"]

@@ -92,14 +92,6 @@ def test_the_exit_code_tells_bad_usage_from_failure(run, monkeypatch):
         assert json.loads(result.stdout)["error"]["code"] == error.code
 
 
-def test_no_database_is_a_failure(run, tmp_path):
-    """A real store error ends the same way."""
-    result = run("db", "stats", "--database", str(tmp_path))
-    assert result.exit_code == 1
-    assert_is_one_line(result, "store-unavailable")
-    assert result.stdout == ""
-
-
 def test_no_device_is_a_failure(run):
     """A device that is not there is named."""
     result = run("query", *MATVEC, "--device", "no-such-device")

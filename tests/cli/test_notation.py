@@ -7,6 +7,7 @@ import pytest
 import typer
 
 from feinsum.cli.shared.notation import read_einsum, read_einsums, read_values
+from feinsum.cli.shared.options import EinsumOptions
 from feinsum.errors import InvalidEinsumError
 from feinsum.ir import SizeParam, array, batched_einsum, einsum, to_text
 
@@ -161,6 +162,8 @@ def test_a_text_that_is_no_einsum_is_refused():
 
 def test_several_einsums_come_in_the_order_given():
     """Subscripts and texts may be mixed; the options are for the subscripts."""
-    found = read_einsums(["ij->i", WHOLE, "ij->j"], ["i=2,j=3"], operands="A")
+    found = read_einsums(
+        ["ij->i", WHOLE, "ij->j"], EinsumOptions(["i=2,j=3"], operands="A")
+    )
     assert [e.subscripts for e in found] == ["ij->i", "ij,j->i", "ij->j"]
     assert [e.operands[0].name for e in found] == ["A", "A", "A"]

@@ -28,12 +28,12 @@ def test_a_plan_is_told_and_saved(run, tmp_path):
     assert [leaf.key for leaf in made.leaves] == [x["key"] for x in document["leaves"]]
 
 
-def test_a_sparse_tensor_is_planned_by_its_entries(run, tmp_path):
+def test_a_sparse_tensor_is_planned_by_its_entries(ask, tmp_path):
     """Its entries are dealt out; the others move to them."""
     path = tmp_path / "T.tns"
     path.write_text("1 1 1 1.0\n2 3 4 2.0\n4 4 4 1.0\n")
     arguments = ("ijk,ja,ka->ia", "--sizes", "a=16", "--processes", "4")
-    made = json.loads(run("plan", *arguments, "--sparse", str(path), "--json").stdout)
+    made = ask("plan", *arguments, "--sparse", str(path))
     assert made["plan"]["nonzeros"] == 3
     assert made["counts"]["points"] < 2 * 3 * 16
 
@@ -117,13 +117,13 @@ M[s] = max x0 : S[s,t]
 """
 
 
-def test_a_program_is_planned_saved_and_drawn(run, tmp_path):
+def test_a_program_is_planned_saved_and_drawn(run, ask, tmp_path):
     """From its text; the document has its key, and reads back."""
     source, path = tmp_path / "program.txt", tmp_path / "plan.json"
     source.write_text(PROGRAM)
     files = ("--save", str(path), "--picture", str(tmp_path / "graph.svg"))
     arguments = ("plan", "--program", str(source), "--processes", "4")
-    document = json.loads(run(*arguments, *files, "--json").stdout)
+    document = ask(*arguments, *files)
     made = ProgramPlan.from_json(path.read_text())
     assert document["id"] == made.id
     assert document["key"] == program_key(made.program)
@@ -138,7 +138,7 @@ def test_what_cannot_be_planned_is_refused(run, tmp_path):
     missing = str(tmp_path / "missing" / "plan.json")
     for arguments, named in (
         (("ij->i", "--program", "a.txt"), ""),
-        (("--program", "missing.txt"), ""),
+        (("--program", "missing.txt"), "cannot read missing.txt: No such file"),
         ((), ""),
         (("--program", "a.txt", "--database", "facts.sqlite"), ""),
         ((*PRODUCT, "--save", missing), "--save"),

@@ -14,8 +14,10 @@ from feinsum.canonical import canonicalize
 from feinsum.cli.explain import query
 from feinsum.cli.shared.records import format_median, format_speedup
 from feinsum.db import HttpStore, open_store
+from feinsum.errors import TransformError
 from feinsum.ir import array, einsum
-from feinsum.records import Policy, rank
+from feinsum.records import InMemoryStore, Policy, rank
+from feinsum.retrieval.lookup import recall_selection
 from tests.cli.facts import MATVEC, fast_peaks, matvec_record, sized
 from tests.cli.tuning import trials
 from tests.remote.live import live_service
@@ -37,7 +39,7 @@ def test_a_fact_is_found_and_ranked(run, known_records):
     assert document["candidates"][0]["spec"] == str(ranked[0].spec)
 
 
-def test_the_facts_of_a_call_with_merged_axes_are_found(run, database):
+def test_the_facts_of_a_call_with_merged_axes_are_found(run, ask, database):
     """Calls look the einsum up as it is written, then as few axes as possible."""
     operands = array("A", (30, 40, 50)), array("b", 30)
     options = "bij,b->bij", "--sizes", "b=30,i=40,j=50"
@@ -51,12 +53,12 @@ def test_the_facts_of_a_call_with_merged_axes_are_found(run, database):
             result = run("query", *options)
             assert result.exit_code == 0
             assert ("merged, as calls are: " in result.stdout) == (subject is merged)
-            document = json.loads(run("query", *options, "--json").stdout)
+            document = ask("query", *options)
             (candidate,) = document["candidates"]
             assert (document["key"], candidate["id"]) == (form.key, known.id)
 
 
-def test_a_miss_after_a_tuning_says_what_was_tried(run, database):
+def test_a_miss_after_a_tuning_says_what_was_tried(run, ask, database):
     """It asks for more trials than there were, not for those of before."""
     with open_store(database) as store:
         for trial in trials():
@@ -67,11 +69,11 @@ def test_a_miss_after_a_tuning_says_what_was_tried(run, database):
     words = f"recipes tried on this device: 2, 1 passed, the last on {last}; "
     assert f"{words}none is used, for the reason above" in result.stdout
     assert result.stdout.endswith(" --trials 20\n")
-    tried = json.loads(run("query", *MATVEC, "--json").stdout)["tried"]
+    tried = ask("query", *MATVEC)["tried"]
     assert tried == {"recipes": 2, "passed": 1, "last": last}
 
 
-def test_a_miss_of_a_service_says_that_nothing_was_faster(run, tmp_path):
+def test_a_miss_of_a_service_says_that_nothing_was_faster(run, ask, tmp_path):
     """It serves no such facts and stores no trials, but it lists the facts."""
     fact = matvec_record()
     halved = (fact.measurement.median_s / 2,)
@@ -80,7 +82,7 @@ def test_a_miss_of_a_service_says_that_nothing_was_faster(run, tmp_path):
         url = service.lease()
         HttpStore.at(url).add(slower)
         text = run("query", *MATVEC, "--database", url).stdout
-        document = json.loads(run("query", *MATVEC, "--database", url, "--json").stdout)
+        document = ask("query", *MATVEC, "--database", url)
     last = slower.recorded_at[:10]
     assert f"1 fact is recorded, the last on {last}, but none beats" in text
     assert "recipes tried on this device: 1, 1 passed" in text
@@ -88,7 +90,7 @@ def test_a_miss_of_a_service_says_that_nothing_was_faster(run, tmp_path):
     assert document["tried"] == {"recipes": 1, "passed": 1, "last": last}
 
 
-def test_a_recipe_that_was_tuned_twice_has_one_row(run, database):
+def test_a_recipe_that_was_tuned_twice_has_one_row(run, ask, database):
     """The best of its records; JSON has them all."""
     with open_store(database) as store:
         for number in range(2):
@@ -96,7 +98,7 @@ def test_a_recipe_that_was_tuned_twice_has_one_row(run, database):
     shown = run("query", *MATVEC).stdout
     assert shown.count(str(matvec_record().spec)) == 2  # in the reason, and the table
     assert "\nand 1 more record of these recipes; see --json\n" in shown
-    document = json.loads(run("query", *MATVEC, "--json").stdout)
+    document = ask("query", *MATVEC)
     assert len(document["candidates"]) == 2
 
 
@@ -152,6 +154,47 @@ def test_a_miss_says_what_would_be_used(run, monkeypatch):
     assert "used without a fact" in run("query", *MATVEC).stdout
 
 
+def test_a_prediction_that_failed_here_is_not_named(run, ask, monkeypatch):
+    """Earlier trials on this machine decide which recipe is used without a fact."""
+    monkeypatch.setenv("FEINSUM_VERIFY", "on")
+    open_store().close()
+    words = ("explain", *MATVEC, "--effort", "estimate")
+    first = ask(*words)["predicted"][0]
+    failing = {first}
+
+    def recall(trials, candidate):
+        if str(candidate.recipe.spec) in failing or not failing:
+            raise TransformError("no faster here")
+
+    monkeypatch.setattr("feinsum.retrieval.kernel_trials.NestTrials.recall", recall)
+    left = ask(*words)["predicted"]
+    assert left
+    assert first not in left
+    assert f"used without a fact: {left[0]}\n" in run(*words).stdout
+    failing.clear()
+    assert ask(*words)["predicted"] == []
+    result = run(*words)
+    assert f"used without a fact: none; {first}: no faster here\n" in result.stdout
+    assert result.exit_code == 3
+
+
+def test_asking_for_earlier_trials_counts_no_demand(monkeypatch):
+    """A look-up that misses has been counted before."""
+    monkeypatch.setenv("FEINSUM_VERIFY", "on")
+    seen = []
+
+    class Watched(InMemoryStore):
+        def candidates(self, look_up):
+            seen.append(look_up.counts)
+            return super().candidates(look_up)
+
+    matvec = einsum("ij,j->i", array("A", ("n", 4)), array("x", 4))
+    selection = recall_selection(matvec, database=Watched(), effort="estimate")
+    assert selection.candidates
+    assert seen
+    assert not any(seen)
+
+
 def test_an_index_of_the_result_needs_an_operand(run):
     """It is refused as such; no size would help."""
     result = run("query", "ij,jk->il", "--sizes", "i=3,j=3,k=3")
@@ -188,13 +231,13 @@ def test_the_policies_are_those_of_the_library():
     assert get_args(choices) == get_args(Policy)
 
 
-def test_the_fraction_of_the_roofline_is_shown(run, known_records, database):
+def test_the_fraction_of_the_roofline_is_shown(run, ask, known_records, database):
     """The least time that the stored limits allow, over the median; without limits, or
     with those of another dtype, null.
     """
 
     def fractions():
-        found = json.loads(run("query", *MATVEC, "--json").stdout)["candidates"]
+        found = ask("query", *MATVEC)["candidates"]
         return {c["median_s"]: c["fraction_of_roofline"] for c in found}
 
     peaks = fast_peaks(known_records[0].environment.device)
@@ -212,7 +255,7 @@ def test_the_fraction_of_the_roofline_is_shown(run, known_records, database):
     assert "4.00%" in table
 
 
-def test_what_the_einsum_costs_at_least_is_shown(run, database):
+def test_what_the_einsum_costs_at_least_is_shown(run, ask, database):
     """A mark for every level: bytes, and times where limits are stored."""
     record = sized(matvec_record())
     with open_store(database) as store:
@@ -224,7 +267,7 @@ def test_what_the_einsum_costs_at_least_is_shown(run, database):
         store.add(fast_peaks(record.environment.device))
     result = run("query", *MATVEC)
     assert "DRAM 0.2002 ms (20%)" in " ".join(result.stdout.split())
-    bound = json.loads(run("query", *MATVEC, "--json").stdout)["bound"]
+    bound = ask("query", *MATVEC)["bound"]
     assert bound["levels"][-1]["seconds"] == pytest.approx(40_032 / 2e8)
 
 

@@ -71,7 +71,7 @@ def test_a_fact_is_found_by_the_profile_of_a_file(run, database, tensor):
 
 
 BAD = {
-    "no such file": (("--sparse", "/nowhere/T.tns"), "cannot be read"),
+    "no such file": (("--sparse", "/nowhere/T.tns"), "cannot read"),
     "rows": (("--rows", "A,B,C;A,B"), "names 2 operands"),
     "an extent of the file": (("--sizes", "i=9,a=8"), "twice"),
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from feinsum.transforms import REGISTRY, Space, Transform
@@ -36,17 +34,17 @@ def families(monkeypatch):
         monkeypatch.setitem(REGISTRY, (name, 1), family)
 
 
-def test_every_registered_transform_is_listed(run):
+def test_every_registered_transform_is_listed(ask):
     """Name, version and summary of each."""
-    listed = json.loads(run("transforms", "--json").stdout)["transforms"]
+    listed = ask("transforms")["transforms"]
     assert [(t["name"], t["version"]) for t in listed] == sorted(REGISTRY)
     for entry in listed:
         assert entry["summary"] == REGISTRY[entry["name"], entry["version"]].summary
 
 
-def test_with_an_einsum_only_those_that_fit(run, families):
+def test_with_an_einsum_only_those_that_fit(ask, families):
     """Also the number of configurations that meet the constraints."""
-    listed = json.loads(run("transforms", *MATVEC, "--json").stdout)["transforms"]
+    listed = ask("transforms", *MATVEC)["transforms"]
     assert listed == [
         {
             "name": "fits",
@@ -76,12 +74,12 @@ def test_nothing_fits_is_said(run, families, monkeypatch):
 
 @LOOPY_WARNINGS
 @needs_nvrtc
-def test_figures_of_kernels_are_printed(run):
+def test_figures_of_kernels_are_printed(run, ask):
     """As a table, and as JSON."""
     given = ("transforms", "ij,j->i", "--sizes", "i=n,j=4", "--architecture", "sm_80")
     table = run(*given)
     assert table.exit_code == 0, table.output
     assert "occupancy" in table.stdout
-    (first, *_) = json.loads(run(*given, "--json").stdout)["recipes"]
+    (first, *_) = ask(*given)["recipes"]
     assert first["registers"] > 0
     assert run("transforms", "--architecture", "sm_80").exit_code == 2

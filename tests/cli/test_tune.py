@@ -105,6 +105,14 @@ def test_options_reach_the_search(run, autotune):
     }
 
 
+def test_a_value_of_no_parameter_is_bad_usage(run, autotune):
+    """The message names the parameters that there are; nothing is tuned."""
+    seen = autotune()
+    result = run("tune", *MATVEC, "--size", "m=4")
+    assert (result.exit_code, seen) == (2, {})
+    assert "no size parameter is named m; there are n" in result.stderr
+
+
 def test_the_strategies_are_those_of_the_library():
     """The choices of ``--strategy`` are the library's."""
     known, nothing = get_args(get_type_hints(tune)["strategy"])

@@ -302,6 +302,17 @@ def test_files_that_are_wrong_end_all_ranks(tmp_path, wrong, words):
 
 
 @needs_mpi
+@pytest.mark.parametrize(("options", "is_error"), [(["--help"], False), ([], True)])
+def test_the_usage_is_printed_once(options, is_error):
+    """Every rank parses the same options; rank 0 alone prints what is wrong."""
+    done = started(3, "feinsum.run", *options)
+    assert (done.returncode != 0) is is_error
+    printed = done.stderr if is_error else done.stdout
+    assert printed.count("usage: python -m feinsum.run") == 1
+    assert printed.count("error: ") == is_error
+
+
+@needs_mpi
 @pytest.mark.parametrize(
     ("name", "schedule", "n"),
     spread(

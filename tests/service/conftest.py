@@ -68,17 +68,28 @@ def store_of(client: TestClient) -> ServingStore:
     return store
 
 
-def key_for(client: TestClient, scope: str, name: str = "ci") -> dict[str, str]:
+def key_for(
+    client: TestClient, scope: str, name: str = "ci", *, is_trusted: bool = False
+) -> dict[str, str]:
     """Headers with a new key of that scope."""
-    secret, key = make_key(name, scope)
+    secret, key = make_key(name, scope, is_trusted=is_trusted)
     store_of(client).add_key(key)
     return {"Authorization": f"Bearer {secret}"}
 
 
-def send(client: TestClient, document: str, **headers: str):
-    """Post a fact."""
+def send(client: TestClient, document: str, path: str = "/v1/facts", **headers: str):
+    """Post a document, by default a fact."""
     sent = {"Content-Type": "application/json", **headers}
-    return client.post("/v1/facts", content=document, headers=sent)
+    return client.post(path, content=document, headers=sent)
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
 
 
 def add_misses(

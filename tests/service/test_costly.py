@@ -11,17 +11,7 @@ from feinsum.db.server.serving import CostlyResults
 from feinsum.records import to_json
 from feinsum.service.state import MAX_LISTINGS
 from tests.db.factories import make_record
-from tests.service.conftest import send, store_of
-
-
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.service.conftest import Clock, send, store_of
 
 
 def test_a_costly_read_takes_a_twentieth_of_a_processor():
@@ -33,14 +23,14 @@ def test_a_costly_read_takes_a_twentieth_of_a_processor():
     def read(cost_s):
         nonlocal n_reads
         n_reads += 1
-        cpu.now += cost_s
+        cpu.now_s += cost_s
         return n_reads
 
     assert [recent("totals", lambda: read(0.3)) for _ in range(5)] == [1] * 5
     assert recent("others", lambda: read(0.3)) == 2
-    clock.now = 5.9
+    clock.now_s = 5.9
     assert recent("totals", lambda: read(0.3)) == 1
-    clock.now = 6.1
+    clock.now_s = 6.1
     assert recent("totals", lambda: read(0.001)) == 3
     assert recent("totals", lambda: read(0.001)) == 4
 

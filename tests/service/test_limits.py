@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 
 from feinsum.errors import TooLargeError
 from feinsum.service.middleware import MAX_CALLERS, RateLimit, check_value_count
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
+from tests.service.conftest import Clock
 
 
 @given(

@@ -9,11 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from feinsum.records import to_json
-from feinsum.service import make_key
 from tests.db.factories import make_device, make_peaks
-from tests.service.conftest import store_of
+from tests.service.conftest import key_for, send, store_of
 
-JSON = {"Content-Type": "application/json"}
 PATH = f"/v1/peaks/{make_device().id}"
 
 
@@ -27,14 +25,8 @@ def careful(serve):
     return serve(anonymous_record=False)
 
 
-def header(client, name, *, is_trusted=False, scope="record"):
-    secret, key = make_key(name, scope, is_trusted=is_trusted)
-    store_of(client).add_key(key)
-    return {"Authorization": f"Bearer {secret}"}
-
-
 def sent(client, peaks, headers):
-    answer = client.post("/v1/peaks", content=to_json(peaks), headers=JSON | headers)
+    answer = send(client, to_json(peaks), "/v1/peaks", **headers)
     assert answer.status_code in (200, 201), answer.text
     return peaks
 
@@ -60,8 +52,8 @@ def poison(n=0):
 
 def test_limits_of_the_untrusted_replace_none_of_the_trusted(careful):
     """However late they say they were measured, and however many they are."""
-    ann = header(careful, "ann", is_trusted=True)
-    eve = header(careful, "eve")
+    ann = key_for(careful, "record", "ann", is_trusted=True)
+    eve = key_for(careful, "record", "eve")
     honest = sent(careful, make_peaks(), ann)
     for n in range(5):
         sent(careful, poison(n), eve)
@@ -74,7 +66,7 @@ def test_limits_of_the_untrusted_count_where_there_are_no_others(careful):
     """They do until somebody trusted sends some, the owner of the database too; who
     sent them is known by their id.
     """
-    first = sent(careful, make_peaks(), header(careful, "eve"))
+    first = sent(careful, make_peaks(), key_for(careful, "record", "eve"))
     assert latest(careful) == document(first)
     trust = careful.get(f"/v1/facts/{first.id}/trust").json()
     assert [one["recorder"] for one in trust["recordings"]] == ["eve"]
@@ -85,19 +77,23 @@ def test_limits_of_the_untrusted_count_where_there_are_no_others(careful):
 
 def test_limits_that_a_trusted_sender_repeats_are_trusted(careful):
     """Whoever sent them first."""
-    both = sent(careful, make_peaks(), header(careful, "eve"))
-    sent(careful, make_peaks(measured_at="2026-01-01T00:00:00"), header(careful, "eve"))
+    both = sent(careful, make_peaks(), key_for(careful, "record", "eve"))
+    sent(
+        careful,
+        make_peaks(measured_at="2026-01-01T00:00:00"),
+        key_for(careful, "record", "eve"),
+    )
     assert latest(careful) != document(both)
-    sent(careful, both, header(careful, "ann", is_trusted=True))
+    sent(careful, both, key_for(careful, "record", "ann", is_trusted=True))
     assert latest(careful) == document(both)
 
 
 def test_limits_are_retracted_as_facts_are(careful):
     """One command removes what one sender sent; it is listed before."""
-    ann = header(careful, "ann")
+    ann = key_for(careful, "record", "ann")
     honest = sent(careful, make_peaks(), ann)
-    odd = sent(careful, poison(), header(careful, "eve"))
-    admin = JSON | header(careful, "op", scope="admin")
+    odd = sent(careful, poison(), key_for(careful, "record", "eve"))
+    admin = key_for(careful, "admin", "op")
 
     def retract(is_dry_run, **asked):
         body = asked | {"reason": "wrong", "is_dry_run": is_dry_run}

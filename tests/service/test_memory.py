@@ -18,7 +18,7 @@ from feinsum.service import demand
 from feinsum.service.answers import DeviceQuery
 from feinsum.service.demand import MissCounter
 from feinsum.service.lookup import Lookup
-from feinsum.service.pages import graph, notation, search
+from feinsum.service.pages import graph, search, words
 from tests.db.factories import make_record, make_workload
 
 MB = 10**6
@@ -134,7 +134,7 @@ TEXTS = {
 }
 
 RESULTS = {
-    "words": notation.make_notation.__wrapped__,
+    "words": words.make_notation.__wrapped__,
     "drawing": lambda text: replace(DRAWING, text=text),
     "nothing": graph.Drawing,
     "key": lambda text: (str(len(text)) * 40, text),
@@ -155,7 +155,7 @@ def test_results_take_no_more_than_they_may(result, text):
     most = MB // 4
     sizes = []
     for _ in range(3):  # threads of other tests allocate, too: the least counts
-        kept = cached(LRUCache(most, notation.estimate_bytes))(RESULTS[result])
+        kept = cached(LRUCache(most, words.estimate_bytes))(RESULTS[result])
         with growth() as grown:
             for n in range(300):
                 kept(TEXTS[text](n))
@@ -166,5 +166,5 @@ def test_results_take_no_more_than_they_may(result, text):
 
 def test_every_cache_of_the_service_has_a_bound_in_bytes():
     """What pages keep of texts is less than a worker keeps of answers."""
-    functions = (notation.make_notation, graph.draw_graph, search._compute_key)
+    functions = (words.make_notation, graph.draw_graph, search._compute_key)
     assert sum(function.cache.maxsize for function in functions) <= 64 * 2**20

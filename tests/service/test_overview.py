@@ -155,27 +155,3 @@ def test_workloads_have_an_order_of_their_facts(store):
     assert keys("facts", start=1, limit=1) == ["key-0"]
     here = store.ordered_workloads(0, 9, "key", Having(device=make_device(0).id))
     assert [(w.key, w.n_facts) for w in here] == [("key-0", 1), ("key-1", 3)]
-
-
-@pytest.mark.parametrize("kind", ["workloads", "devices", "facts"])
-def test_pages_follow_one_another(store, kind, monkeypatch):
-    """Each entry is on one page; that ends at the limit, or where it is long enough."""
-    for n, key in enumerate(TEXTS):
-        environment = make_environment(make_device(n))
-        store.add(fact(n, environment, key))
-
-    page_of = getattr(store, f"page_of_{kind}")
-
-    def pages(limit):
-        found, after = [], ""
-        while (page := page_of(after, limit)) and len(found) < 9:
-            found.append([one.key if kind == "workloads" else one.id for one in page])
-            after = found[-1][-1]
-        return found
-
-    (every,) = pages(9)
-    assert len(every) == len(TEXTS)
-    assert every == sorted(every)
-    assert pages(2) == [every[:2], every[2:]]
-    monkeypatch.setattr("feinsum.db.server.pages.MAX_CHARACTERS", 1)
-    assert pages(2) == [[one] for one in every]

@@ -8,7 +8,7 @@ import pytest
 
 from feinsum.records import PlanRecord, from_json, to_json
 from tests.db.factories import make_plan, make_plan_record
-from tests.service.conftest import key_for
+from tests.service.conftest import key_for, send
 from tests.service.test_problems import is_problem
 
 RECORDS = [
@@ -24,8 +24,7 @@ def location(any_location):
 
 
 def send_plan(client, record, **headers):
-    sent = {"Content-Type": "application/json", **headers}
-    return client.post("/v1/plans", content=to_json(record), headers=sent)
+    return send(client, to_json(record), "/v1/plans", **headers)
 
 
 def test_plans_are_kept_and_listed(client):

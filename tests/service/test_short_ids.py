@@ -121,6 +121,5 @@ def test_what_is_sent_has_whole_ids(client):
     """A document refers to others by their whole ids."""
     send(client, to_json(RECORD))
     short = json.dumps({"ids": [RECORD.id[:12]]})
-    headers = {"Content-Type": "application/json"}
-    answer = client.post("/v1/facts:missing", content=short, headers=headers)
+    answer = send(client, short, "/v1/facts:missing")
     assert is_problem(answer, 422, "invalid-request")

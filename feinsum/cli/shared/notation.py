@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from feinsum.cli.shared.options import DEFAULT_DTYPE
+from feinsum.cli.shared.options import DEFAULT_DTYPE, EinsumOptions
+from feinsum.cli.shared.output import check_reading
 from feinsum.words import format_count
 
 if TYPE_CHECKING:
-    from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand
+    from feinsum.ir import BatchedEinsum, Extent, IndexList
     from feinsum.programs import Program
 
 USUAL_RANK = 32
@@ -39,7 +40,7 @@ MAX_DIGITS = 1000
 
 def read_einsum(
     subscripts: str,
-    sizes: Sequence[str] | None,
+    sizes: list[str] | None,
     operands: str | None = None,
     rows: str | None = None,
     dtype: str = DEFAULT_DTYPE,
@@ -53,17 +54,10 @@ def read_einsum(
     >>> print(read_einsum("ij,j->i", ["i=n,j=4"], operands="M,x"))
     ij,j->i of (M x) with M[n,4]:<f8, x[4]:<f8
     """
-    (einsum,) = read_einsums([subscripts], sizes, operands, rows, dtype)
-    return einsum
+    return EinsumOptions(sizes, operands, rows, dtype).read(subscripts)
 
 
-def read_einsums(
-    texts: Sequence[str],
-    sizes: Sequence[str] | None,
-    operands: str | None = None,
-    rows: str | None = None,
-    dtype: str = DEFAULT_DTYPE,
-) -> list[BatchedEinsum]:
+def read_einsums(texts: Sequence[str], arrays: EinsumOptions) -> list[BatchedEinsum]:
     """Read the einsums of a command line: subscripts, or whole einsums as text.
 
     The options describe the subscripts. If all are whole einsums, the options must
@@ -75,28 +69,21 @@ def read_einsums(
     """
     from feinsum.ir import from_text
 
-    extents = _parse_extents(sizes or ())
+    extents = _parse_extents(arrays.sizes or ())
     # a whole text has rows behind a bar
-    complete = [from_text(text.strip()) for text in texts if "|" in text]
-    described = [
-        _build_einsum(text, extents, operands, rows, dtype)
+    einsums = [
+        from_text(text.strip()) if "|" in text else _build_einsum(text, extents, arrays)
         for text in texts
-        if "|" not in text
     ]
-    _check_unknown([i for e in complete + described for i in e.indices], extents)
-    if not described:
-        for einsum in complete:
-            _check_agreement(einsum, extents, operands, rows, dtype)
-    # in the order of the command line
-    return [complete.pop(0) if "|" in text else described.pop(0) for text in texts]
+    _check_unknown([index for einsum in einsums for index in einsum.indices], extents)
+    if all("|" in text for text in texts):
+        for einsum in einsums:
+            _check_agreement(einsum, extents, arrays)
+    return einsums
 
 
 def _build_einsum(
-    subscripts: str,
-    extents: Mapping[str, Extent],
-    operands: str | None,
-    rows: str | None,
-    dtype: str,
+    subscripts: str, extents: Mapping[str, Extent], arrays: EinsumOptions
 ) -> BatchedEinsum:
     from feinsum.ir import BatchedEinsum, array
 
@@ -112,23 +99,16 @@ def _build_einsum(
     # before sizes: an index that only the result has needs none
     _check_output(indices, [index for index in output if index not in extents])
     _check_missing(indices, extents)
-
-    def operand(name: str, term: IndexList) -> Operand:
-        return array(name, tuple(extents[i] for i in term), dtype)
-
+    shapes = [tuple(extents[index] for index in term) for term in inputs]
     table = [
-        tuple(map(operand, names, inputs))
-        for names in _parse_names(len(inputs), operands, rows)
+        tuple(array(*x, arrays.dtype) for x in zip(names, shapes, strict=True))
+        for names in _parse_names(len(inputs), arrays)
     ]
     return BatchedEinsum(output, inputs, tuple(table))
 
 
 def _check_agreement(
-    einsum: BatchedEinsum,
-    extents: Mapping[str, Extent],
-    operands: str | None,
-    rows: str | None,
-    dtype: str,
+    einsum: BatchedEinsum, extents: Mapping[str, Extent], arrays: EinsumOptions
 ) -> None:
     """Refuse options that contradict what a whole einsum says itself."""
     from feinsum.ir import array
@@ -139,19 +119,19 @@ def _check_agreement(
             raise _make_contradiction(
                 f"{index}={extent}", f"{index}={actual}", "--sizes"
             )
-    if operands is not None or rows is not None:
-        option = "--operands" if rows is None else "--rows"
-        names = _parse_names(einsum.n_operands, operands, rows)
+    if arrays.operands is not None or arrays.rows is not None:
+        option = "--operands" if arrays.rows is None else "--rows"
+        names = _parse_names(einsum.n_operands, arrays)
         actual_names = [[operand.name for operand in row] for row in einsum.rows]
         if names != actual_names:
             raise _make_contradiction(
                 _format_table(names), _format_table(actual_names), option
             )
-    if dtype != DEFAULT_DTYPE:
-        expected = array("A", (), dtype).dtype
+    if arrays.dtype != DEFAULT_DTYPE:
+        expected = array("A", (), arrays.dtype).dtype
         for operand in einsum.operands:
             if operand.dtype != expected:
-                raise _make_contradiction(dtype, str(operand), "--dtype")
+                raise _make_contradiction(arrays.dtype, str(operand), "--dtype")
 
 
 def _make_contradiction(
@@ -168,12 +148,7 @@ def _format_table(names: Sequence[Sequence[str]]) -> str:
 
 
 def read_sparse_einsum(
-    subscripts: str,
-    path: Path,
-    sizes: Sequence[str] | None,
-    operands: str | None,
-    rows: str | None,
-    dtype: str,
+    subscripts: str, path: Path, arrays: EinsumOptions
 ) -> tuple[BatchedEinsum, dict[str, int]]:
     """Read an einsum whose first operand is in a file, and the profile of its tree.
 
@@ -183,10 +158,7 @@ def read_sparse_einsum(
     Args:
         subscripts: the subscripts of the einsum.
         path: path of a ``.tns`` or ``.tns.gz`` file.
-        sizes: extents of the other indices; by default 32.
-        operands: names, separated by commas.
-        rows: names of the operands of each row, the tensor first.
-        dtype: dtype of every operand.
+        arrays: the options; extents of the other indices are by default 32.
 
     Raises:
         InvalidSparseArrayError: if the file cannot be read.
@@ -196,12 +168,8 @@ def read_sparse_einsum(
     from feinsum.ir import list_profile_names, parse_subscripts
     from feinsum.sparse import read_tns, to_csf
 
-    try:
+    with check_reading(path, "--sparse"):
         tree = to_csf(read_tns(path))
-    except OSError as error:
-        raise typer.BadParameter(
-            f"{path} cannot be read: {error.strerror}", param_hint="--sparse"
-        ) from None
     inputs, output = parse_subscripts(subscripts)
     if len(inputs[0]) != tree.order:
         raise typer.BadParameter(
@@ -210,7 +178,7 @@ def read_sparse_einsum(
             param_hint="--sparse",
         )
     extents = dict(zip(inputs[0], tree.shape, strict=True))
-    sizes = [*(sizes or ()), *(f"{i}={n}" for i, n in extents.items())]
+    sizes = [*(arrays.sizes or ()), *(f"{i}={n}" for i, n in extents.items())]
     named = {
         item.partition("=")[0].strip() for text in sizes for item in text.split(",")
     }
@@ -218,7 +186,7 @@ def read_sparse_einsum(
         i for term in (*inputs, output) for i in term if i not in named
     )
     usual = [f"{index}={USUAL_RANK}" for index in others]
-    dense = read_einsum(subscripts, [*sizes, *usual], operands, rows, dtype)
+    dense = replace(arrays, sizes=[*sizes, *usual]).read(subscripts)
     # with the indices of the tensor and no others, the result has its pattern
     storage = "csf=" if sorted(output) == sorted(inputs[0]) else "csf"
     stored = [(replace(row[0], storage=storage), *row[1:]) for row in dense.rows]
@@ -230,13 +198,8 @@ def read_program(path: Path) -> Program:
     """Read the program in the file of ``--program``."""
     from feinsum.programs import program_from_text
 
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(
-            f"cannot read {path}: {error}", param_hint="--program"
-        ) from None
-    return program_from_text(text)
+    with check_reading(path, "--program"):
+        return program_from_text(path.read_text())
 
 
 def read_values(sizes: Sequence[str], option: str) -> dict[str, int]:
@@ -364,8 +327,9 @@ def _format_indices(indices: Sequence[str]) -> str:
     return f"{noun} {', '.join(map(repr, indices))}"
 
 
-def _parse_names(n: int, operands: str | None, rows: str | None) -> list[list[str]]:
+def _parse_names(n: int, arrays: EinsumOptions) -> list[list[str]]:
     """Parse the names of the operands of each row."""
+    operands, rows = arrays.operands, arrays.rows
     if operands is not None and rows is not None:
         raise typer.BadParameter("give --operands or --rows", param_hint="--rows")
     if operands is None and rows is None:

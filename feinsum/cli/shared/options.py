@@ -201,9 +201,19 @@ class EinsumOptions:
             InvalidEinsumError: if they describe none.
             typer.BadParameter: naming the option that cannot be read.
         """
-        from feinsum.cli.shared.notation import read_einsum
+        from feinsum.cli.shared.notation import read_einsums
 
-        return read_einsum(subscripts, self.sizes, self.operands, self.rows, self.dtype)
+        return read_einsums([subscripts], self)[0]
+
+    def read_with_profile(
+        self, subscripts: str, sparse: Path | None
+    ) -> tuple[BatchedEinsum, dict[str, int]]:
+        """Read an einsum, and the profile of its sparse operand if it has one."""
+        from feinsum.cli.shared.notation import read_sparse_einsum
+
+        if sparse is None:
+            return self.read(subscripts), {}
+        return read_sparse_einsum(subscripts, sparse, self)
 
     def list_given(self) -> dict[str, object]:
         """Return the options given on the command line, by their names there."""

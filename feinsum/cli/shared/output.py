@@ -150,6 +150,18 @@ def check_output_file(path: Path, suffixes: Sequence[str], option: str) -> None:
 
 
 @contextmanager
+def check_reading(path: Path, option: str | None = None) -> Iterator[None]:
+    """Name the file, and its option, if the body cannot read it."""
+    try:
+        yield
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise typer.BadParameter(
+            f"cannot read {path}: {reason}", param_hint=option
+        ) from None
+
+
+@contextmanager
 def check_writing(path: Path, option: str) -> Iterator[None]:
     """Name the option of a file if the body cannot write it."""
     try:

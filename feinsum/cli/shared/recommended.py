@@ -5,8 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+import typer
+
+from feinsum.cli.shared.failure import NO_FACT, say
 from feinsum.errors import StoreError
 
 if TYPE_CHECKING:
@@ -123,3 +126,12 @@ def make_unchanged_advice(
         tried = None
     command = tune_command(einsum, database=database, device=device, tried=tried)
     return tune_advice(tried), command
+
+
+def end_without_recipe(
+    einsum: BatchedEinsum, database: str | None, device: str | None
+) -> NoReturn:
+    """Say how to get a recipe, and end with :data:`NO_FACT`."""
+    words, command = make_unchanged_advice(einsum, database, device)
+    say(f"no recipe was applied; {words}: {command}")
+    raise typer.Exit(NO_FACT)

@@ -37,6 +37,8 @@ def compute_fractions(records: Iterable[TuningRecord], store: Store) -> Fraction
     Records are omitted if ``store`` has no limits of their device, none for a dtype
     that they use, or implausible ones. Nothing is measured.
     """
+    from feinsum.bounds import find_roofline_s
+
     peaks: dict[str, DevicePeaks | None] = {}
     fractions: dict[str, float] = {}
     for record in records:
@@ -44,27 +46,9 @@ def compute_fractions(records: Iterable[TuningRecord], store: Store) -> Fraction
         # one request per device of a service; most records share a device
         if device not in peaks:
             peaks[device] = store.peaks(device)
-        fraction = _compute_fraction(record, peaks[device])
-        if fraction is not None:
-            fractions[record.id] = fraction
+        if roof_s := find_roofline_s(record.measurement, peaks[device]):
+            fractions[record.id] = roof_s / record.measurement.median_s
     return fractions
-
-
-def _compute_fraction(record: TuningRecord, peaks: DevicePeaks | None) -> float | None:
-    from feinsum.errors import MeasurementError
-    from feinsum.measure import compute_roofline_fraction
-
-    if peaks is None:
-        return None
-    measured = record.measurement
-    try:
-        fraction = compute_roofline_fraction(
-            measured.median_s, measured.operations, measured.footprint_bytes, peaks
-        )
-    except (MeasurementError, ArithmeticError, TypeError):  # odd facts and limits
-        return None
-    # limits of others may be zero or negative
-    return fraction if 0 <= fraction < math.inf else None
 
 
 def bound_of_first(match: Match, store: Store) -> Bound | None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
 from feinsum.cli.shared.failure import interrupt_on_sigterm
 from feinsum.cli.shared.help import HelpAll
-from feinsum.cli.shared.notation import read_sparse_einsum, read_values
+from feinsum.cli.shared.notation import check_parameters, read_values
 from feinsum.cli.shared.options import (
     AsJson,
     Database,
@@ -21,14 +23,8 @@ from feinsum.cli.shared.options import (
     expand_groups,
 )
 from feinsum.cli.shared.user_file import is_file, read_translation_unit
-from feinsum.cli.tune.options import (
-    OptionalTarget,
-    SearchOptions,
-    SourceOptions,
-    ViewOptions,
-)
 from feinsum.cli.tune.run import tune_one
-from feinsum.cli.tune.sources import tune_each
+from feinsum.cli.tune.sources import SourceOptions, tune_each
 
 if TYPE_CHECKING:
     import loopy as lp
@@ -48,6 +44,110 @@ Examples:
   feinsum tune --plan plan.json --budget 60
 """
 
+Trials: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Maximum number of recipes to try, including known trials. Default: 20, "
+        "or all if exhaustive.",
+    ),
+]
+Budget: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        min=0,
+        help="Start no new trial of a workload after this time; the finals follow.",
+    ),
+]
+Strategy: TypeAlias = Annotated[
+    Literal["tpe", "random", "exhaustive"] | None,
+    typer.Option(
+        help="Search strategy: learning, random, or all in order. Default: tpe."
+    ),
+]
+Efforts: TypeAlias = Literal["measure", "patient", "exhaustive"]
+Effort: TypeAlias = Annotated[
+    Efforts,
+    typer.Option(
+        help="Recipes to try: the few predicted to be the fastest, a full search, "
+        "or all. --trials, --budget and --strategy override this."
+    ),
+]
+TrialLimit: TypeAlias = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", min=1, help="Stop a trial after this time."),
+]
+
+Fresh: TypeAlias = Annotated[
+    bool,
+    typer.Option("--fresh", help="Repeat trials that are in the database."),
+]
+OptionalTarget: TypeAlias = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SUBSCRIPTS|FILE.py[:NAME]",
+        help="An einsum, or a Python file with a function (by default build) that "
+        "returns a Loopy translation unit.",
+        show_default=False,
+    ),
+]
+Live: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--live",
+        help="Serve the report on a page of this machine while the trials run.",
+    ),
+]
+Scheduler: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Run the trials on the workers of this Dask scheduler, such as "
+        "tcp://host:8786.",
+    ),
+]
+Report: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Write report.html and report.png to this folder."
+    ),
+]
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """Options of the search: its strategy and limits."""
+
+    effort: Effort = "patient"
+    trials: Trials = None
+    budget: Budget = None
+    strategy: Strategy = None
+    trial_limit: TrialLimit = 60.0
+    fresh: Fresh = False
+    scheduler: Scheduler = None
+
+    def as_arguments(self) -> dict[str, Any]:
+        """Return the arguments of a tuning; the effort gives missing limits."""
+        from feinsum.tuning import LIMITS
+
+        limits = LIMITS[self.effort]
+        strategy = self.strategy or limits.strategy
+        n_trials = self.trials
+        # the limit belongs to a strategy; exhaustive search ends by itself
+        if n_trials is None and strategy == limits.strategy:
+            n_trials = limits.n_trials
+        return {
+            "n_trials": n_trials,
+            "budget_s": limits.budget_s if self.budget is None else self.budget,
+            "strategy": strategy,
+            "trial_limit_s": self.trial_limit,
+            "resume": not self.fresh,
+            "scheduler": self.scheduler,
+        }
+
+
 OF_SUBSCRIPTS = ("sizes", "operands", "rows", "dtype", "sparse")
 """Options that describe the arrays of subscripts."""
 
@@ -62,7 +162,8 @@ def tune(
     sparse: Sparse = None,
     sources: SourceOptions,
     search: SearchOptions,
-    view: ViewOptions,
+    report: Report = None,
+    live: Live = False,
     device: Device = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -83,10 +184,10 @@ def tune(
     sizes = read_values(size or (), "--size")
     options = search.as_arguments() | {"device": device, "sizes": sizes}
     # hours of tuning must not end at a folder that cannot be written
-    if view.report is not None:
-        _prepare_report(view.report)
+    if report is not None:
+        _prepare_report(report)
     if option := sources.get_selected():
-        if target is not None or view.report is not None or as_json or view.live:
+        if target is not None or report is not None or as_json or live:
             raise typer.BadParameter(
                 f"{option} selects what is tuned; omit the einsum, "
                 "--report, --live and --json",
@@ -104,26 +205,24 @@ def tune(
         _refuse_options_of_subscripts(context, target)
     with interrupt_on_sigterm():
         tune_one(
-            lambda: _read(target, sparse, arrays),
+            lambda: _read(target, sparse, arrays, sizes),
             database,
             options,
             as_json=as_json,
-            is_live=view.live,
-            folder=view.report,
+            is_live=live,
+            folder=report,
         )
 
 
 def _read(
-    target: str, sparse: Path | None, arrays: EinsumOptions
+    target: str, sparse: Path | None, arrays: EinsumOptions, sizes: Mapping[str, int]
 ) -> tuple[BatchedEinsum | lp.TranslationUnit, dict[str, int]]:
     """Read a kernel from a file, or an einsum and the profile of its sparse operand."""
     if is_file(target):
         return read_translation_unit(target), {}
-    if sparse is None:
-        return arrays.read(target), {}
-    return read_sparse_einsum(
-        target, sparse, arrays.sizes, arrays.operands, arrays.rows, arrays.dtype
-    )
+    einsum, profile = arrays.read_with_profile(target, sparse)
+    check_parameters(sizes, [einsum])
+    return einsum, profile
 
 
 def _prepare_report(folder: Path) -> None:

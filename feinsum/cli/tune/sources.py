@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -23,7 +23,7 @@ from feinsum.cli.demand import list_demands
 from feinsum.cli.shared.failure import FAILED, say
 from feinsum.cli.shared.notation import read_einsum, read_values
 from feinsum.cli.shared.options import DEFAULT_DTYPE
-from feinsum.cli.tune.options import SourceOptions
+from feinsum.cli.shared.output import check_reading
 from feinsum.cli.tune.run import tune_one
 from feinsum.errors import FeinsumError, InvalidEinsumError
 from feinsum.words import format_count
@@ -37,6 +37,60 @@ FIELDS = ("einsum", "sizes", "size", "dtype")
 """Fields of a workload in CSV or JSON; only the first is required."""
 CALL = "call"
 """The field of a call that :func:`feinsum.profile` has listed, in JSON."""
+
+
+FromMisses: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL|DATABASE",
+        help="Tune the workloads that a service could not answer for this device, "
+        "most wanted first.",
+    ),
+]
+Workloads: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", min=1, help="Maximum number of workloads to tune. Default: all."
+    ),
+]
+PlanFile: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--plan", metavar="FILE", help="Tune the leaves of a plan."),
+]
+Suites: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME|FILE",
+        help="Tune the workloads of a suite (tccg, dgfem, everyday) or of a "
+        "file: CSV, JSON, or lines of an einsum and its sizes. May be repeated.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """Options that select several workloads, and how many of them are tuned."""
+
+    suite: Suites = None
+    plan: PlanFile = None
+    from_misses: FromMisses = None
+    workloads: Workloads = None
+
+    def get_selected(self) -> str | None:
+        """Return the option that selects workloads; None if there is none.
+
+        Raises:
+            typer.BadParameter: if there are several.
+        """
+        sources = {
+            "--plan": self.plan,
+            "--suite": self.suite,
+            "--from-misses": self.from_misses,
+        }
+        options = [option for option, source in sources.items() if source]
+        if len(options) > 1:
+            raise typer.BadParameter(f"give {' or '.join(options)}")
+        return options[0] if options else None
 
 
 @dataclass(frozen=True)
@@ -118,12 +172,8 @@ def read_leaves(path: Path) -> list[Entry]:
     from feinsum.distributed import Plan
     from feinsum.ir import from_text
 
-    try:
+    with check_reading(path, "--plan"):
         plan = Plan.from_json(path.read_bytes())
-    except OSError as error:
-        raise typer.BadParameter(
-            f"cannot read {path}: {error.strerror}", param_hint="--plan"
-        ) from None
     leaves = {leaf.key: leaf.text for leaf in plan.leaves}
     return [Entry("a leaf of the plan", from_text(text)) for text in leaves.values()]
 
@@ -209,10 +259,8 @@ def _read_file_entries(path: Path) -> list[Entry]:
 
 def _read(path: Path) -> Iterable[tuple[str, Any]]:
     """Return the workloads of a file as written, with the location of each."""
-    try:
+    with check_reading(path, "--suite"):
         text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise _refuse(f"{path} cannot be read: {error}") from None
     # by the suffix: content alone does not determine the format
     read = {".csv": _read_csv, ".json": _read_json}.get(path.suffix, _read_lines)
     try:

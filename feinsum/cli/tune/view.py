@@ -87,11 +87,8 @@ class ProgressBar(TuningBar):
         """Show how many trials are known, before the first one."""
         super().begin(start)
         if start.earlier:
-            self.console.print(
-                f"{format_count(len(start.earlier), 'trial')} are already known; "
-                "--fresh "
-                "repeats them"
-            )
+            trials = format_count(len(start.earlier), "trial")
+            self.console.print(f"already known: {trials}; --fresh tries them again")
 
     def finish(self, report: TuningReport, fractions: Fractions) -> None:
         """Print the report after all trials."""

@@ -14,7 +14,6 @@ from feinsum.ir import from_text, to_text
 from feinsum.service.pages.charts import (
     MARGIN,
     WIDTH,
-    compute_fact_roofline_s,
     make_axis,
     make_history,
     make_marks,
@@ -22,11 +21,11 @@ from feinsum.service.pages.charts import (
     make_ranking,
 )
 from feinsum.service.pages.graph import MAX_VERTICES, draw_graph
-from feinsum.service.pages.notation import make_notation
 from feinsum.service.pages.roofline import HEIGHT, make_roofline_chart
+from feinsum.service.pages.words import make_notation
 from tests.bounds.test_facts import CPU, PEAKS
 from tests.bounds.test_facts import fact as level_fact
-from tests.db.factories import make_device, make_peaks
+from tests.db.factories import make_device
 from tests.service.pages.facts import make_fact, make_limits
 from tests.strategies import counts, einsums
 
@@ -97,15 +96,6 @@ def test_large_graphs_are_not_drawn():
     text = f"i -> i | {operands} | {rows}"
     assert from_text(text).batch_size == MAX_VERTICES
     assert not draw_graph(text).nodes
-
-
-def test_the_roofline_of_a_fact_is_that_of_its_device():
-    """The time that the limits allow; unknown without limits of its dtype."""
-    fact = make_fact()
-    limits = make_limits(make_device())
-    assert compute_fact_roofline_s(fact.measurement, limits) == 5e-4
-    assert compute_fact_roofline_s(fact.measurement, None) is None
-    assert compute_fact_roofline_s(fact.measurement, make_peaks()) is None
 
 
 def test_dots_are_under_the_roof_that_limits_them():

@@ -14,7 +14,7 @@ from feinsum.records import to_json
 from feinsum.service.pages.plan import make_title
 from tests.db.factories import make_fleet, make_plan_record
 from tests.distributed.cases import KERNELS
-from tests.service.conftest import store_of
+from tests.service.conftest import send, store_of
 from tests.service.pages.conftest import PROGRAM
 from tests.service.pages.documents import SVG, get, is_sound_page, links, text_of
 
@@ -56,8 +56,7 @@ def test_a_plan_has_a_picture_for_every_tensor_of_every_step(shelf):
 def test_the_page_of_an_untrusted_plan_says_so(serve):
     """It is listed, and its page says that no trusted key sent it."""
     client = serve()
-    sent = {"Content-Type": "application/json"}
-    client.post("/v1/plans", content=to_json(RECORD), headers=sent)
+    send(client, to_json(RECORD), "/v1/plans")
     path = f"/plans/{RECORD.id}"
     assert links(get(client, "/plans"), "/plans/") == [path]
     page = get(client, path)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from feinsum.canonical import canonicalize
 from feinsum.db.server.serving import open_serving_store
 from feinsum.ir import from_text
-from feinsum.service.pages.notation import make_notation
 from feinsum.service.pages.search import SearchCriteria, SearchView, search
+from feinsum.service.pages.words import make_notation
 from tests.db.factories import make_device, make_environment, make_processor
 from tests.service.conftest import store_of
 from tests.service.pages.documents import get, links, text_of
