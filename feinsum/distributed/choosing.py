@@ -44,9 +44,7 @@ def find_alternatives(plan: Plan, max_plans: int | None = 4) -> tuple[Plan, ...]
         return ()
     candidates = [
         with_schedules(plan, result.schedules, name="planned")
-        for result in find_best_of_machines(
-            plan.groups, plan.extents, plan.processes, requested=plan.requested
-        )
+        for result in find_best_of_machines(plan)
     ]
     unique = {
         _compute_unnamed_id(p): p
@@ -91,9 +89,7 @@ def find_cheap_plans(
     """
     if plan.density:
         return ()
-    results = find_best_of_machines(
-        plan.groups, plan.extents, plan.processes, levels, plan.requested
-    )
+    results = find_best_of_machines(plan, levels)
     candidates = [
         with_schedules(plan, result.schedules) for result in results[:MAX_PRICED]
     ]

@@ -30,11 +30,8 @@ from feinsum.distributed.steps import (
     Free,
     Leaf,
     Make,
-    Receive,
-    Reduce,
-    Send,
     Step,
-    Take,
+    Transfer,
 )
 from feinsum.drawing import Arrow, FlowBox, Node, Panel, StepRow, draw_flow
 from feinsum.errors import PlanError
@@ -198,23 +195,22 @@ def format_steps(plan: Plan, rank: int) -> str:
             f"rank {rank}; expected one from 0 to {plan.processes - 1}",
             rules=("processes",),
         )
-    return "\n".join(map(_format_step, plan.steps[rank]))
+    return "\n".join(_format_step(step, rank) for step in plan.steps[rank])
 
 
-def _format_step(step: Step) -> str:
+def _format_step(step: Step, rank: int) -> str:
     match step:
         case Make(buffer, box, is_zero):
             zeros = " of zeros" if is_zero else ""
             return f"make     {buffer}[{_format_box(box)}]{zeros}"
-        case Take(source, target, box, is_added):
-            verb = "add to" if is_added else "into"
-            return f"take     {source}[{_format_box(box)}] {verb} {target}"
-        case Send(rank, source, box):
-            return f"send     {source}[{_format_box(box)}] to {rank}"
-        case Receive(rank, target, box):
-            return f"receive  {target}[{_format_box(box)}] from {rank}"
-        case Reduce(rank, target, box):
-            return f"reduce   {target}[{_format_box(box)}] from {rank}"
+        case Transfer(sender, receiver, source, target, box, is_added):
+            if sender == receiver:
+                verb = "add to" if is_added else "into"
+                return f"take     {source}[{_format_box(box)}] {verb} {target}"
+            if sender == rank:
+                return f"send     {source}[{_format_box(box)}] to {receiver}"
+            verb = "reduce " if is_added else "receive"
+            return f"{verb}  {target}[{_format_box(box)}] from {sender}"
         case Leaf(_, sources, target, box):
             factors = " * ".join(
                 f"{name}[{_format_box(operand_box)}]" for name, operand_box in sources

@@ -31,11 +31,8 @@ from feinsum.distributed.steps import (
     Free,
     Leaf,
     Make,
-    Receive,
-    Reduce,
-    Send,
     Step,
-    Take,
+    Transfer,
     get_tensor,
     list_steps,
 )
@@ -236,7 +233,7 @@ class Buffers:
                     box, dtype, fill, is_sparse=is_sparse, like=self.like
                 )
                 self.put(buffer, box, array)
-            case Take(source, target, box, is_added):
+            case Transfer(source=source, target=target, box=box, is_added=is_added):
                 self.store(target, box, self.view(source, box), is_added)
             case Leaf():
                 blocks = [self.view(name, box) for name, box in step.sources]
@@ -283,10 +280,10 @@ class Buffers:
         if value is not target:
             target[...] = value
 
-    def receive(self, name: str, box: Box, value: Any, is_added: bool) -> None:
+    def receive(self, step: Transfer, value: Any) -> None:
         """Store values received from another rank, and count them."""
-        self.traffic.count_message(name, value.size, is_added=is_added)
-        self.store(name, box, value, is_added)
+        self.traffic.count_message(step.target, value.size, is_added=step.is_added)
+        self.store(step.target, step.box, value, step.is_added)
 
 
 def run_here(
@@ -468,20 +465,16 @@ def _run_events(
         n_leaves = sum(len(event.boxes.ranks()) for event in computations)
     report = count_leaves(n_leaves, progress)
     for event in plan.events():
-        in_transit: dict[Any, NDArray[Any]] = {}
+        in_transit: dict[Transfer, NDArray[Any]] = {}
         for rank, step in list_steps(event):
-            match step:
-                case Send(receiver, source, box):
-                    # a copy: ranks must not share memory
-                    block = ranks[rank].view(source, box).copy()
-                    in_transit[rank, receiver, box] = block
-                case Receive(sender, target, box) | Reduce(sender, target, box):
-                    value = in_transit.pop((sender, rank, box))
-                    is_added = isinstance(step, Reduce)
-                    ranks[rank].receive(target, box, value, is_added)
-                case _:
-                    ranks[rank].do(step)
-                    report(step)
+            if not (isinstance(step, Transfer) and step.is_message):
+                ranks[rank].do(step)
+                report(step)
+            elif rank == step.sender:
+                # a copy: ranks must not share memory
+                in_transit[step] = ranks[rank].view(step.source, step.box).copy()
+            else:
+                ranks[rank].receive(step, in_transit.pop(step))
 
 
 class LocalEngine:

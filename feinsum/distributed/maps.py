@@ -23,16 +23,18 @@ from fractions import Fraction
 from functools import partial, reduce
 from itertools import combinations, product
 from math import inf, prod
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import take_block
-from feinsum.distributed.counts import NOTHING_SPARSE
 from feinsum.distributed.distribution import Distribution, Machine
 from feinsum.distributed.groups import Access, Group, get_shape
 from feinsum.distributed.schedule import derive_distribution
+
+if TYPE_CHECKING:
+    from feinsum.distributed.plans import Plan
 
 MAX_EXCESS = 1.25
 """Maximum ratio of the work of the busiest process to the average in an even map."""
@@ -73,30 +75,27 @@ class GroupMaps:
 
     def with_start(
         self,
+        bare: Plan,
         access: Access,
         start: Distribution,
         machine: Machine,
-        extents: Mapping[str, int],
         of_element: float,
-        *,
-        is_sparse: bool,
     ) -> GroupMaps | None:
         """Add the cost of moving an input from where it starts; None if it cannot move.
 
         Args:
+            bare: the plan of the group.
             access: the input.
             start: its initial distribution, on any machine.
             machine: the machine of the maps.
-            extents: extent of each index.
             of_element: cost of an element.
-            is_sparse: whether the entries of the input cannot move.
         """
-        shape = get_shape(access, extents)
+        shape = get_shape(access, bare.extents)
         rows = range(len(self.maps))
         needs = [derive_distribution(self.axes(k), access, machine) for k in rows]
         costs = {}
         for need in dict.fromkeys(needs):
-            if not is_sparse:
+            if not bare.is_sparse(access.tensor):
                 costs[need] = of_element * count_moved(shape, start, need)
             else:
                 # the planner makes axes of sparse operands cyclic at the end
@@ -122,30 +121,39 @@ def count_moved(
     return target.boxes(shape, n_ranks).count_missing(source.boxes(shape, n_ranks))
 
 
-def list_group_maps(
-    group: Group,
-    extents: Mapping[str, int],
-    machine: Machine,
-    skipped: Sequence[Access],
-    max_elements: float,
-    tier: Tier,
-    max_excess: float,
-    of_axes: NDArray[np.float64],
-    density: Mapping[str, Fraction] = NOTHING_SPARSE,
-) -> GroupMaps | None:
-    """Return the maps of a tier; None if there are none.
+class Limits(NamedTuple):
+    """The maps that a search considers.
 
-    Args:
-        group: the group to map.
-        extents: extent of each index.
-        machine: the machine whose axes partition indices.
-        skipped: inputs that are not counted, because they were used before.
+    Attributes:
         max_elements: limit on the elements that a process holds.
         tier: which maps to consider.
         max_excess: limit on the work of a process over the average, for the first tier.
-        of_axes: see :class:`feinsum.distributed.levels.CopyCosts`.
-        density: see :func:`feinsum.distributed.search.find_best_schedules`.
     """
+
+    max_elements: float
+    tier: Tier
+    max_excess: float
+
+
+def list_group_maps(
+    bare: Plan,
+    group: Group,
+    machine: Machine,
+    skipped: Sequence[Access],
+    of_axes: NDArray[np.float64],
+    limits: Limits,
+) -> GroupMaps | None:
+    """Return the maps of a group within some limits; None if there are none.
+
+    Args:
+        bare: the plan of the group.
+        group: the group to map.
+        machine: the machine whose axes partition indices.
+        skipped: inputs that are not counted, because they were used before.
+        of_axes: see :class:`feinsum.distributed.levels.CopyCosts`.
+        limits: which maps to consider.
+    """
+    extents, density = bare.extents, bare.density
     indices = group.indices
     # entries of a sparse tensor never move, and are never copied
     fixed = [a.indices for a in group.inputs if a.tensor in density]
@@ -165,13 +173,13 @@ def list_group_maps(
     # 1 if all processes have the same work; more with ragged blocks
     excess = work * machine.n_processes / max(1.0, lengths.prod())
     is_viable = (n_parts <= np.maximum(lengths, 1)).all(axis=1)
-    if tier is Tier.EVEN:
-        is_viable &= excess <= max_excess + 1e-9
-    elif tier is Tier.ANY:
+    if limits.tier is Tier.EVEN:
+        is_viable &= excess <= limits.max_excess + 1e-9
+    elif limits.tier is Tier.ANY:
         is_viable = work == work.min()
     # with a loop this is a lower bound of what the final plan holds
     resident = _compute_min_resident(group, blocks, density)
-    is_viable &= resident <= max_elements
+    is_viable &= resident <= limits.max_elements
     if not is_viable.any():
         return None
     maps, excess = maps[is_viable], excess[is_viable]

@@ -55,16 +55,7 @@ from feinsum.distributed.local import (
 )
 from feinsum.distributed.messages import Collective, Pieces
 from feinsum.distributed.plans import Plan
-from feinsum.distributed.steps import (
-    Free,
-    Leaf,
-    Receive,
-    Reduce,
-    Send,
-    Step,
-    Take,
-    get_tensor,
-)
+from feinsum.distributed.steps import Free, Leaf, Step, Transfer, get_tensor
 from feinsum.distributed.storage import Stored, as_stored, get_dtype, take_box
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.extras import require_extra
@@ -311,9 +302,9 @@ class _Interpreter:
             for collective in plan.collectives
             if self.rank in collective.ranks and self._is_usable(collective)
         }
-        self.incoming: dict[int, list[Receive | Reduce]] = defaultdict(list)
+        self.incoming: dict[int, list[Transfer]] = defaultdict(list)
         for step in self.steps:
-            if isinstance(step, Receive | Reduce):
+            if isinstance(step, Transfer) and step.sender != self.rank:
                 self.incoming[step.tag].append(step)
         is_direct = buffers.like is not None and is_mpi_cuda_aware()
         self.like = buffers.like if is_direct else None
@@ -344,7 +335,7 @@ class _Interpreter:
 
     def _do(self, step: Step) -> None:
         match step:
-            case Send(tag=tag) | Receive(tag=tag) | Reduce(tag=tag):
+            case Transfer(tag=tag) if step.is_message:
                 if (collective := self.collectives.get(tag)) is None:
                     self._start_message(step)
                 elif tag not in self.begun:
@@ -355,8 +346,8 @@ class _Interpreter:
             case Leaf():
                 for name, _ in step.sources:
                     self._wait_for(name)
-            case Take(source, _, _, _):
-                self._wait_for(source)
+            case Transfer():
+                self._wait_for(step.source)
             case Free(buffer):
                 # no message may write to a freed buffer
                 self._wait_for(buffer)
@@ -372,31 +363,28 @@ class _Interpreter:
     def _expect(self, name: str, request: Any, store: Callable[[], None]) -> None:
         self.arriving.setdefault(name, []).append(_Arrival(request, store))
 
-    def _start_message(self, step: Send | Receive | Reduce) -> None:
+    def _start_message(self, step: Transfer) -> None:
         """Start one message, point to point."""
-        if isinstance(step, Send):
+        if step.sender == self.rank:
             self._wait_for(step.source)
             value = self.buffers.view(step.source, step.box)
             # MPI reads it until the request is done; leaves may write to other buffers
             if step.source not in self.operands or not value.flags.c_contiguous:
                 value = value.copy()
             value = self._prepare_sent(value)
-            request = self.comm.Isend(value, step.rank, step.tag % N_TAGS)
+            request = self.comm.Isend(value, step.receiver, step.tag % N_TAGS)
             self.sending.append((request, value))
             return
         target = self.buffers.view(step.target, step.box)
-        is_reduced = isinstance(step, Reduce)
         is_staged = self.buffers.like is not None and self.like is None
-        if is_reduced or is_staged or not target.flags.c_contiguous:
+        if step.is_added or is_staged or not target.flags.c_contiguous:
             value = np.empty(target.shape, target.dtype, like=self.like)
-            store = partial(
-                self.buffers.receive, step.target, step.box, value, is_reduced
-            )
+            store = partial(self.buffers.receive, step, value)
         else:
             # no step uses this part of the buffer before the message has arrived
             value, count = target, self.buffers.traffic.count_message
             store = partial(count, step.target, target.size, is_added=False)
-        request = self.comm.Irecv(value, step.rank, step.tag % N_TAGS)
+        request = self.comm.Irecv(value, step.sender, step.tag % N_TAGS)
         self._expect(step.target, request, store)
 
     def _prepare_sent(self, value: Any) -> Any:
@@ -455,12 +443,12 @@ class _Interpreter:
                 offset += count_entries(box) * dtype.itemsize
         self.sending.append((request, (sent, received)))
 
-        def store(step: Receive | Reduce, part: NDArray[Any]) -> None:
+        def store(step: Transfer, part: NDArray[Any]) -> None:
             value = part.view(dtype).reshape(get_box_shape(step.box))
-            self.buffers.receive(step.target, step.box, value, False)
+            self.buffers.receive(step, value)
 
         for step in self.incoming[collective.tag]:
-            first = offsets[step.rank, step.box]
+            first = offsets[step.sender, step.box]
             section = received[first : first + count_entries(step.box) * dtype.itemsize]
             self._expect(step.target, request, partial(store, step, section))
 

@@ -38,7 +38,7 @@ from feinsum.distributed.local import (
 )
 from feinsum.distributed.messages import Origin, Phase, build_phases
 from feinsum.distributed.plans import Plan
-from feinsum.distributed.steps import Leaf, Receive, Reduce, Step
+from feinsum.distributed.steps import Leaf, Step, Transfer
 from feinsum.distributed.storage import Stored, take_box
 from feinsum.errors import PlanError
 from feinsum.records import Fleet
@@ -395,10 +395,9 @@ def _run_phase(
     """Run the steps of a phase without modifying the buffers of the previous one."""
     buffers = previous.fork()
     for step, origin in steps:
-        if isinstance(step, Receive | Reduce):
-            assert origin is not None
+        if isinstance(step, Transfer) and origin is not None:
             value = parcels[origin[0]][origin[1]]
-            buffers.receive(step.target, step.box, value, type(step) is Reduce)
+            buffers.receive(step, value)
         else:
             buffers.do(step)
     topic, *phase = event

@@ -358,7 +358,7 @@ def _plan_within(bare: Plan, max_elements: float) -> tuple[Plan | None, float]:
         bare: a plan without schedules.
         max_elements: limit on the elements that a process holds.
     """
-    least = find_least_resident(bare.groups, bare.extents, bare.processes, bare.density)
+    least = find_least_resident(bare)
     # the last try is with the maps that hold the least
     limits = [share * max_elements for share in MEMORY_SHARES] + [least]
     least_peak = inf

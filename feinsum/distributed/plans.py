@@ -294,16 +294,7 @@ class Plan:
         Args:
             max_steps: see :func:`feinsum.distributed.steps.lower`.
         """
-        return lower(
-            self.groups,
-            self.schedules,
-            self.starts,
-            self.extents,
-            self.processes,
-            self.outputs,
-            max_steps,
-            self.ends,
-        )
+        return lower(self, max_steps)
 
     @cached_property
     def steps(self) -> Steps:
@@ -359,9 +350,7 @@ class Plan:
         from feinsum.distributed.search import least_moved
 
         # the cost has a term below one element that breaks ties in favor of even maps
-        bound = least_moved(
-            self.groups, self.extents, self.processes, self.density, self.requested
-        )
+        bound = least_moved(self)
         # the search also counts blocks of idle processes, which are never fetched
         return min(int(bound), self.counts.moved)
 

@@ -52,14 +52,7 @@ def search_plan(
         processes: number of processes that take part; all by default.
         limits: see :func:`feinsum.distributed.search.find_best_schedules`.
     """
-    result = find_best_schedules(
-        bare.groups,
-        bare.extents,
-        processes or bare.processes,
-        density=bare.density,
-        requested=bare.requested,
-        **limits,
-    )
+    result = find_best_schedules(bare, processes, **limits)
     if result is None:
         return None
     if (term := bare.sparse_term) is None:
@@ -90,9 +83,7 @@ def choose_quickest(plan: Plan, rates: Rates, max_elements: float = inf) -> Plan
     for grid_plan in make_grid_plans(plan).values() if is_dense else ():
         candidates.offer(grid_plan)
     if is_dense and max_elements == inf and plan.processes <= MAX_FOR_PATHS:
-        results = find_best_of_machines(
-            plan.groups, plan.extents, plan.processes, requested=plan.requested
-        )
+        results = find_best_of_machines(plan)
         for result in results[:FEW]:
             candidates.offer(with_schedules(plan, result.schedules))
     counts = candidates.plans[0][1].counts

@@ -17,22 +17,20 @@ from feinsum.distributed import (
     Loop,
     Machine,
     Plan,
+    Statements,
     factorizations,
     plan,
 )
 from feinsum.distributed.assembly import place_operands
 from feinsum.distributed.boxes import count_entries
-from feinsum.distributed.counts import Counts, tally
+from feinsum.distributed.counts import Counts
 from feinsum.distributed.schedule import list_result_choices
 from feinsum.distributed.steps import (
     Free,
     Leaf,
     Make,
-    Receive,
-    Reduce,
-    Send,
     Steps,
-    lower,
+    Transfer,
 )
 from feinsum.ir import BatchedEinsum
 
@@ -106,13 +104,14 @@ def count_steps(steps: Steps, resident: Sequence[int]) -> Counts:
     Args:
         resident: elements of operands that each rank holds all the time.
     """
-    ranks = [_count_rank(row, rest) for row, rest in zip(steps, resident, strict=True)]
+    pairs = zip(steps, resident, strict=True)
+    ranks = [_count_rank(row, rest, rank) for rank, (row, rest) in enumerate(pairs)]
     received, reduced, messages, peaks, points = zip(*ranks, strict=True)
     requests = Counter(
         (rank, step.tag, step.source, step.box)
         for rank, row in enumerate(steps)
         for step in row
-        if type(step) is Send
+        if type(step) is Transfer and step.receiver != rank
     )
     return Counts(
         received=sum(received),
@@ -128,7 +127,7 @@ def count_steps(steps: Steps, resident: Sequence[int]) -> Counts:
     )
 
 
-def _count_rank(steps: Any, resident: int) -> tuple[int, int, int, int, int]:
+def _count_rank(steps: Any, resident: int, rank: int) -> tuple[int, int, int, int, int]:
     received = reduced = messages = points = 0
     peak = now = resident
     live: dict[str, int] = {}
@@ -140,26 +139,29 @@ def _count_rank(steps: Any, resident: int) -> tuple[int, int, int, int, int]:
             peak = max(peak, now)
         elif kind is Free:
             now -= live.pop(step.buffer)
-        elif kind is Receive:
-            received += count_entries(step.box)
-            messages += 1
-        elif kind is Reduce:
-            reduced += count_entries(step.box)
+        elif kind is Transfer and step.sender != rank:
+            reduced += count_entries(step.box) * step.is_added
+            received += count_entries(step.box) * (not step.is_added)
             messages += 1
         elif kind is Leaf:
             points += step.n_points
     return received, reduced, messages, peak, points
 
 
-def count_moved(groups, extents, schedules, n_ranks: int) -> int:
-    """Return the elements that the steps of schedules move."""
+def make_bare(groups, extents, processes: int, **fields: Any) -> Plan:
+    """Return a plan of groups without schedules."""
     made = {group.output.tensor for group in groups}
     read = dict.fromkeys(access.tensor for g in groups for access in g.inputs)
-    starts = place_operands(
-        [x for x in read if x not in made], groups, schedules, extents
-    )
-    events = lower(groups, schedules, starts, extents, n_ranks)
-    return tally(events, [0] * n_ranks).counts().moved
+    dtypes = {name: "<f8" for name in read if name not in made}
+    problem = Statements(groups, extents, dtypes, (groups[-1].output.tensor,))
+    starts = fields.pop("starts", {})
+    return Plan("", {}, processes, (), (), starts, (), statements=problem, **fields)
+
+
+def count_moved(bare: Plan, schedules) -> int:
+    """Return the elements that the steps of schedules move."""
+    starts = place_operands(bare.operands, bare.groups, schedules, bare.extents)
+    return replace(bare, schedules=tuple(schedules), starts=starts).counts.moved
 
 
 def random_schedule(rng: random.Random, group, processes: int) -> GroupSchedule:

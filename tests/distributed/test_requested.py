@@ -20,7 +20,6 @@ from feinsum.distributed import (
     plan_statements,
 )
 from feinsum.distributed.assembly import assemble
-from feinsum.distributed.distribution import Requested
 from feinsum.distributed.groups import find_default_path, groups_of
 from feinsum.distributed.recorded import make_random_arrays, record_run
 from feinsum.distributed.schedule import list_result_choices
@@ -33,6 +32,7 @@ from tests.distributed.cases import (
     count_steps,
     einsum_of,
     is_numpys,
+    make_bare,
     plan_requested,
     random_start,
 )
@@ -95,7 +95,8 @@ def test_the_choice_is_brute_force(subscripts, seed):
         for group in groups
     ]
     least = min(map(count, product(*choices)))
-    found = find_best_schedules(groups, extents, 4, requested=Requested(starts, ends))
+    bare = make_bare(groups, extents, 4, starts=starts, placed=tuple(starts), ends=ends)
+    found = find_best_schedules(bare)
     assert count(found.schedules) <= least
 
 
