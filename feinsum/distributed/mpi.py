@@ -29,14 +29,6 @@ from numpy.typing import NDArray
 from feinsum.distributed.boxes import Box, count_entries, get_box_shape
 from feinsum.distributed.counts import Outcome, Traffic, build_report
 from feinsum.distributed.fleets import describe_fleet_on_ranks
-from feinsum.distributed.gpu_memory import (
-    find_prototype,
-    get_free_gpu_bytes,
-    is_mpi_cuda_aware,
-    make_prototype,
-    synchronize,
-    to_host,
-)
 from feinsum.distributed.local import (
     Buffers,
     LeafFunction,
@@ -56,7 +48,18 @@ from feinsum.distributed.local import (
 from feinsum.distributed.messages import Collective, Pieces
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.steps import Free, Leaf, Step, Transfer, get_tensor
-from feinsum.distributed.storage import Stored, as_stored, get_dtype, take_box
+from feinsum.distributed.storage import (
+    Stored,
+    as_stored,
+    find_prototype,
+    get_dtype,
+    get_free_gpu_bytes,
+    is_mpi_cuda_aware,
+    make_prototype,
+    synchronize,
+    take_box,
+    to_host,
+)
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.extras import require_extra
 from feinsum.records import Fleet
@@ -603,15 +606,8 @@ class MpiEngine:
 
     n_ahead = 0
 
-    def __init__(
-        self,
-        plan: Plan,
-        comm: Any,
-        leaf: LeafFunction | None,
-        meaning: Semantics | None,
-        read: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-    ) -> None:
-        self.plan, self.leaf, self.meaning, self.read = plan, leaf, meaning, read
+    def __init__(self, plan: Plan, comm: Any, semantics: Semantics) -> None:
+        self.plan, self.semantics = plan, semantics
         self.comm = get_world() if comm is None else comm
         require_size(plan, self.comm)
 
@@ -619,17 +615,16 @@ class MpiEngine:
         self, arrays: Mapping[str, Any] | None, progress: Progress | None
     ) -> Outcome:
         plan, comm, start = self.plan, self.comm, perf_counter()
-        blocks, traffic = scatter(plan, arrays, comm, self.read), Traffic()
+        blocks, traffic = scatter(plan, arrays, comm, self.semantics.read), Traffic()
         parts = run_on_ranks(
             plan,
             blocks,
             comm,
-            leaf=self.leaf,
-            meaning=self.meaning,
+            meaning=self.semantics,
             traffic=traffic,
             progress=progress if comm.Get_rank() == 0 else None,
         )
-        result = gather(plan, parts, comm, self.meaning)
+        result = gather(plan, parts, comm, self.semantics)
         results = {} if comm.Get_rank() else name_outputs(plan, result)
         # every rank returns the report of all ranks
         of_ranks = comm.allgather(traffic)

@@ -17,10 +17,9 @@ from mpi4py import MPI
 import feinsum
 from benchmarks.papers.schedules import named_plan, named_plans
 from feinsum.distributed import Plan, gather, mpi, plan, plan_statements, with_cyclic
-from feinsum.distributed.gpu_memory import to_host
 from feinsum.distributed.local import compute_with_numpy
 from feinsum.distributed.mpi import Traffic, run_on_ranks
-from feinsum.distributed.storage import get_slices
+from feinsum.distributed.storage import get_slices, to_host
 from feinsum.errors import PlanError
 from feinsum.programs import program
 from feinsum.records import InMemoryStore

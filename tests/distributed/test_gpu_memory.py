@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from feinsum.distributed import plan, plan_program, plan_statements
-from feinsum.distributed.gpu_memory import is_on_gpu
 from feinsum.distributed.local import run_here
+from feinsum.distributed.storage import is_on_gpu
 from feinsum.errors import PlanError, ProgramError
 from tests.distributed import gpu_arrays, test_sparse, test_statements
 from tests.distributed.cases import KERNELS, by_numpy, operands_of
