@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from feinsum.distributed.boxes import Box
+from feinsum.distributed.boxes import Box, count_entries
 from feinsum.distributed.steps import (
     Allocation,
     Event,
@@ -67,6 +67,11 @@ class Collective:
     @property
     def is_reduction(self) -> bool:
         return self.kind in ("reduce-scatter", "reduce")
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of elements of the pieces of each rank."""
+        return [sum(count_entries(box) for _, box in row) for row in self.pieces]
 
     @property
     def root(self) -> int:

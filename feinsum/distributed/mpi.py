@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -424,10 +424,7 @@ class _Interpreter:
     def _start_gathering(self, collective: Collective, position: int) -> None:
         comm = self._get_communicator(collective.ranks, collective.tag)
         dtype = self._get_dtype(collective)
-        n_bytes = [
-            sum(count_entries(box) for _, box in pieces) * dtype.itemsize
-            for pieces in collective.pieces
-        ]
+        n_bytes = [n * dtype.itemsize for n in collective.sizes]
         # as bytes, because MPI lacks some of numpy's dtypes
         sent = self._pack(collective.pieces[position], dtype).view(np.uint8)
         # the pieces of all ranks, one after the other; each step takes its section
@@ -438,22 +435,16 @@ class _Interpreter:
             request = comm.Ibcast(received, collective.root)
         else:
             request = comm.Iallgatherv(sent, [received, n_bytes])
-        offsets: dict[tuple[int, Box], int] = {}
-        offset = 0
-        for rank, pieces in zip(collective.ranks, collective.pieces, strict=True):
-            for _, box in pieces:
-                offsets[rank, box] = offset
-                offset += count_entries(box) * dtype.itemsize
         self.sending.append((request, (sent, received)))
-
-        def store(step: Transfer, part: NDArray[Any]) -> None:
-            value = part.view(dtype).reshape(get_box_shape(step.box))
-            self.buffers.receive(step, value)
-
+        pairs = zip(collective.ranks, collective.pieces, strict=True)
+        boxes = [(rank, box) for rank, pieces in pairs for _, box in pieces]
+        sections = _split_sections(received.view(dtype), [box for _, box in boxes])
+        part_of = dict(zip(boxes, sections, strict=True))
         for step in self.incoming[collective.tag]:
-            first = offsets[step.sender, step.box]
-            section = received[first : first + count_entries(step.box) * dtype.itemsize]
-            self._expect(step.target, request, partial(store, step, section))
+            part = part_of[step.sender, step.box]
+            self._expect(
+                step.target, request, partial(self.buffers.receive, step, part)
+            )
 
     def _get_dtype(self, collective: Collective) -> np.dtype[Any]:
         """Return the dtype of all pieces, which belong to one tensor."""
@@ -466,9 +457,7 @@ class _Interpreter:
 
         comm = self._get_communicator(collective.ranks, collective.tag)
         dtype = self._get_dtype(collective)
-        sizes = [
-            sum(count_entries(box) for _, box in pieces) for pieces in collective.pieces
-        ]
+        sizes = collective.sizes
         # this rank's own share is added later, from the buffer
         contributions = [
             np.zeros(n, dtype, like=self.like)
@@ -488,16 +477,21 @@ class _Interpreter:
         def store(name: str, box: Box, part: NDArray[Any]) -> None:
             for _ in range(n_others):  # each of them sent such a block
                 self.buffers.traffic.count_message(name, part.size, is_added=True)
-            self.buffers.store(name, box, part.reshape(get_box_shape(box)), True)
+            self.buffers.store(name, box, part, True)
 
         targets = {step.box: step.target for step in self.incoming[collective.tag]}
-        offset = 0
-        for _, box in collective.pieces[position]:
-            section = total[offset : offset + count_entries(box)]
-            offset += count_entries(box)
-            self._expect(
-                targets[box], request, partial(store, targets[box], box, section)
-            )
+        boxes = [box for _, box in collective.pieces[position]]
+        for box, part in zip(boxes, _split_sections(total, boxes), strict=True):
+            self._expect(targets[box], request, partial(store, targets[box], box, part))
+
+
+def _split_sections(flat: Any, boxes: Sequence[Box]) -> Iterator[Any]:
+    """Yield the entries of each box, which follow each other, in its shape."""
+    offset = 0
+    for box in boxes:
+        end = offset + count_entries(box)
+        yield flat[offset:end].reshape(get_box_shape(box))
+        offset = end
 
 
 def scatter(

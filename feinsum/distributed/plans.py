@@ -567,21 +567,19 @@ def _find_schedule_violations(
 
 
 def _find_start_violations(plan: Plan) -> Iterator[Violation]:
-    operands = plan.operands
-    if set(operands) != set(plan.starts):
+    if set(plan.operands) != set(plan.starts):
         yield Violation(
             "starts",
             f"distributions of {', '.join(plan.starts)}; the operands are "
-            f"{', '.join(operands)}",
+            f"{', '.join(plan.operands)}",
         )
-        return
-    for name in {*operands} - {*plan.placed}:
-        start, n_axes = plan.starts[name], len(plan.shape(name))
-        yield from find_distribution_violations(name, start, n_axes, plan.processes)
 
 
 def find_request_violations(plan: Plan) -> Iterator[Violation]:
-    """Yield the violations of requested distributions; needs no schedules."""
+    """Yield the violations of distributions of operands, and of requested results.
+
+    It needs no schedules.
+    """
     operands = plan.operands
     for name in plan.placed:
         if name not in operands:
@@ -589,7 +587,7 @@ def find_request_violations(plan: Plan) -> Iterator[Violation]:
                 "starts",
                 f"a distribution of {name}; the operands are {', '.join(operands)}",
             )
-    for name, start in plan.requested.starts.items():
+    for name, start in plan.starts.items():
         if name in operands:
             n_axes = len(plan.shape(name))
             yield from find_distribution_violations(name, start, n_axes, plan.processes)
