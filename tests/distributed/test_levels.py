@@ -33,8 +33,7 @@ from feinsum.distributed.schedule import list_result_choices, spread_result
 from feinsum.distributed.steps import Transfer
 from feinsum.errors import PlanError
 from feinsum.records import Links
-from tests.distributed.cases import KERNELS, einsum_of, is_numpys
-from tests.distributed.test_statements import PROGRAMS
+from tests.distributed.cases import KERNELS, PROGRAMS, einsum_of, is_numpys
 
 NAMES = ["paper", "1mm", "mttkrp-3-0", "same twice", "total"]
 

@@ -41,12 +41,12 @@ from feinsum.records import Links
 from tests.children import run_python
 from tests.distributed.cases import (
     KERNELS,
+    PROGRAMS,
     count_moved,
     einsum_of,
     is_numpys,
     make_bare,
 )
-from tests.distributed.test_statements import PROGRAMS
 from tests.programs.random_programs import numbers
 
 
