@@ -12,7 +12,7 @@ boxes, distribution               which part of a tensor each rank holds
 groups, schedule, plans           the einsums, who computes what, plans and checks
 steps, messages                   what each rank does; collectives and phases
 counts, levels                    what moves, in all and between hosts
-planner, quickest, search, maps,  the best plan; plans made from others; repeated
+planner, search, maps,            the best plan; plans made from others; repeated
 grids, elimination, assembly,     blocks; prices and measured times
 choosing, repeats
 storage                           dense and sparse arrays, their parts, on GPUs

@@ -113,7 +113,7 @@ def with_schedules(
     assembled = replace(
         plan,
         schedules=tuple(schedules),
-        starts=first_starts | dict(plan.requested.starts) | dict(starts or {}),
+        starts=first_starts | dict(plan.requested_starts) | dict(starts or {}),
         leaves=(),
         name=plan.name if name is None else name,
     )

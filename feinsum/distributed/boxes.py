@@ -35,8 +35,8 @@ Ints: TypeAlias = NDArray[np.int64]
 Ranges: TypeAlias = tuple[Ints, Ints, tuple[int, ...]]
 """The starts and ends of ranges along all axes, and the step along each axis."""
 
-RangesAlong: TypeAlias = tuple[Ints, Ints, int]
-"""The same along one axis."""
+RangesAlong: TypeAlias = tuple[Ints | int, Ints | int, int]
+"""The same along one axis, of all ranks or of one."""
 
 Box: TypeAlias = tuple[range, ...]
 """The entries along each axis; of a scalar, the empty tuple."""
@@ -232,16 +232,15 @@ def intersect_boxes(left: Box, right: Box) -> Box | None:
     """Return the entries that two boxes share; None if there are none.
 
     >>> intersect_boxes((range(0, 9, 2),), (range(3, 9, 3),))
-    (range(6, 9, 6),)
+    (range(6, 12, 6),)
     """
     sides = []
-    for a, b in zip(left, right, strict=True):
-        start, step = max(a.start, b.start), lcm(a.step, b.step)
-        first = next((x for x in range(start, start + step) if x in a and x in b), None)
-        if first is None:
-            return None
-        sides.append(range(first, min(a.stop, b.stop), step))
-    return tuple(sides)
+    for pair in zip(left, right, strict=True):
+        # ends are the start plus a multiple of the step
+        a, b = ((s.start, s.start + len(s) * s.step, s.step) for s in pair)
+        low, high, step = intersect_along(a, b)
+        sides.append(range(int(low), int(high), step))
+    return tuple(sides) if all(sides) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -392,7 +391,7 @@ def find_overlap(sources: Boxes, targets: Boxes, labels: Ints | None = None) -> 
             (target_ranges[:, None, 0], target_ranges[:, None, 1], targets.steps[axis]),
             (source_ranges[None, :, 0], source_ranges[None, :, 1], sources.steps[axis]),
         )
-        meets &= (low < high)[target_numbers].take(source_numbers, axis=1)
+        meets &= np.less(low, high)[target_numbers].take(source_numbers, axis=1)
     rows, columns = np.nonzero(meets)
     receivers, senders = receivers[rows], senders[columns]
     present = sources.first[senders], sources.end[senders], sources.steps

@@ -16,14 +16,14 @@ lists of distributions of a tensor, the elements that ranks both hold and need.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
-from functools import partial, reduce
+from functools import reduce
 from itertools import combinations, product
 from math import inf, prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,10 @@ MAX_AT_ONCE = 2**20
 
 MAX_CACHED = 2**16
 """Largest table that is cached for later requests, in entries."""
+
+
+_Cuts: TypeAlias = tuple[int | tuple[int, int], ...]
+"""Machine axes that partition one axis of a tensor; or with a fixed coordinate each."""
 
 
 class Tier(Enum):
@@ -235,8 +239,7 @@ class Overlaps:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.coordinates = machine.coordinates(machine.n_processes)
-        self._ranges: dict[tuple[int, tuple[int, ...]], NDArray[np.int64]] = {}
-        self._is_at: dict[tuple[tuple[int, int], ...], NDArray[np.float64]] = {}
+        self._ranges: dict[tuple[int, _Cuts], NDArray[np.int64]] = {}
         self._shared: dict[Hashable, NDArray[np.float64]] = {}
         self._lengths: dict[Hashable, NDArray[np.float64]] = {}
 
@@ -275,15 +278,6 @@ class Overlaps:
                 total += (-1) ** size * shared
         return total
 
-    def is_at(self, fixed: tuple[tuple[int, int], ...]) -> NDArray[np.float64]:
-        """Return 1 for ranks at fixed coordinates, 0 for all others."""
-        if fixed not in self._is_at:
-            is_at = np.ones(self.machine.n_processes)
-            for k, coordinate in fixed:
-                is_at *= self.coordinates[:, k] == coordinate
-            self._is_at[fixed] = is_at
-        return self._is_at[fixed]
-
     def _count_shared_by(
         self,
         shape: Sequence[int],
@@ -318,74 +312,63 @@ class Overlaps:
                     for half_side in halves
                 ]
             )
-        total = _expand_choices(
-            [[d.fixed for d in side] for side in sides],
-            lambda choices: reduce(np.multiply, _broadcast(choices, self.is_at)),
-        )
+        # processes at other than the fixed coordinates have an empty range
+        total = self._expand_lengths(1, [[d.fixed for d in side] for side in sides])
         for axis, extent in enumerate(shape):
-            total = total * _expand_choices(
-                [[d.cuts[axis] for d in side] for side in sides],
-                partial(self._compute_shared_lengths, extent),
-            )
+            cuts = [[d.cuts[axis] for d in side] for side in sides]
+            total = total * self._expand_lengths(extent, cuts)
         counts: NDArray[np.float64] = total.sum(axis=-1)
         return np.broadcast_to(counts, [len(side) for side in sides])
 
-    def _compute_shared_lengths(
-        self, extent: int, choices: Sequence[Sequence[tuple[int, ...]]]
+    def _expand_lengths(
+        self, extent: int, choices: Sequence[Sequence[_Cuts]]
     ) -> NDArray[np.float64]:
-        """Return the length that ranks share along an axis, for all combinations."""
-        key = extent, *map(tuple, choices)
+        """Return the length that ranks share along an axis, for all combinations.
+
+        There is an axis for each side, and the ranks last.
+        """
+        # distributions differ in few of these choices
+        unique = [tuple(dict.fromkeys(side)) for side in choices]
+        lengths = self._compute_shared_lengths(extent, unique)
+        if lengths.size == lengths.shape[-1]:
+            return lengths  # every side has a single choice, which broadcasts
+        numbers = [{choice: k for k, choice in enumerate(side)} for side in unique]
+        rows = [
+            [number[choice] for choice in side]
+            for side, number in zip(choices, numbers, strict=True)
+        ]
+        return lengths[np.ix_(*rows)]
+
+    def _compute_shared_lengths(
+        self, extent: int, choices: Sequence[tuple[_Cuts, ...]]
+    ) -> NDArray[np.float64]:
+        key = extent, *choices
         if key in self._lengths:
             return self._lengths[key]
-        ranges = [
-            [self._compute_range(extent, cuts) for cuts in side] for side in choices
-        ]
-        low = reduce(np.maximum, _broadcast(ranges, lambda pair: pair[0]))
-        high = reduce(np.minimum, _broadcast(ranges, lambda pair: pair[1]))
-        lengths: NDArray[np.float64] = np.maximum(high - low, 0).astype(float)
+        lows, highs = [], []
+        for k, side in enumerate(choices):
+            ranges = np.array([self._compute_range(extent, cuts) for cuts in side])
+            shape = [1] * len(choices) + [ranges.shape[-1]]
+            shape[k] = len(side)
+            lows.append(ranges[:, 0].reshape(shape))
+            highs.append(ranges[:, 1].reshape(shape))
+        difference = reduce(np.minimum, highs) - reduce(np.maximum, lows)
+        lengths: NDArray[np.float64] = np.maximum(difference, 0).astype(float)
         if lengths.size <= MAX_CACHED:
             self._lengths[key] = lengths
         return lengths
 
-    def _compute_range(self, extent: int, cuts: tuple[int, ...]) -> NDArray[np.int64]:
+    def _compute_range(self, extent: int, cuts: _Cuts) -> NDArray[np.int64]:
         """Return start and end of the block of each rank, shape (2, n_ranks)."""
         if (extent, cuts) not in self._ranges:
             n_ranks = self.machine.n_processes
             low, high = np.zeros(n_ranks, np.int64), np.full(n_ranks, extent, np.int64)
             for k in cuts:
-                coordinates, size = self.coordinates[:, k], self.machine.sizes[k]
-                low, high = take_block(low, high, coordinates, size)
+                if isinstance(k, tuple):
+                    axis, coordinate = k
+                    high = high * (self.coordinates[:, axis] == coordinate)
+                else:
+                    coordinates, size = self.coordinates[:, k], self.machine.sizes[k]
+                    low, high = take_block(low, high, coordinates, size)
             self._ranges[extent, cuts] = np.stack([low, high])
         return self._ranges[extent, cuts]
-
-
-def _broadcast(
-    choices: Sequence[Sequence[Any]], of_ranks: Callable[[Any], NDArray[Any]]
-) -> Iterator[NDArray[Any]]:
-    """Yield for every side an array over its choices and the ranks.
-
-    These broadcast together, with an axis for each side and the ranks last.
-    """
-    for k, side in enumerate(choices):
-        rows = np.array([of_ranks(choice) for choice in side])
-        lengths = [1] * len(choices) + [rows.shape[1]]
-        lengths[k] = len(side)
-        yield rows.reshape(lengths)
-
-
-def _expand_choices(
-    choices: Sequence[Sequence[Hashable]],
-    table: Callable[[Sequence[Sequence[Any]]], NDArray[np.float64]],
-) -> NDArray[np.float64]:
-    """Expand a table of the distinct choices to all combinations of choices."""
-    unique = [list(dict.fromkeys(side)) for side in choices]
-    numbers = [{choice: k for k, choice in enumerate(side)} for side in unique]
-    # distributions differ in few of these choices
-    small = table(unique)
-    if small.size == small.shape[-1]:
-        return small  # every side has a single choice, which broadcasts
-    rows = [
-        [number[choice] for choice in side]
-        for side, number in zip(choices, numbers, strict=True)
-    ]
-    return small[np.ix_(*rows)]

@@ -52,10 +52,13 @@ from feinsum.distributed.assembly import (
     with_schedules,
 )
 from feinsum.distributed.choosing import (
+    MAX_FOR_PATHS,
+    choose_quickest,
     find_alternatives,
     find_cheap_plans,
     find_ties,
     prefer_measured,
+    search_plan,
 )
 from feinsum.distributed.counts import USUAL, Rates
 from feinsum.distributed.distribution import MAX_PROCESSES
@@ -68,11 +71,6 @@ from feinsum.distributed.groups import (
 )
 from feinsum.distributed.levels import Levels, convert_levels
 from feinsum.distributed.plans import Plan, find_sparse_violations
-from feinsum.distributed.quickest import (
-    MAX_FOR_PATHS,
-    choose_quickest,
-    search_plan,
-)
 from feinsum.distributed.repeats import plan_blocks
 from feinsum.distributed.schedule import MAX_PARTS, GroupSchedule, Loop
 from feinsum.distributed.search import find_least_resident
@@ -427,7 +425,7 @@ def _prefer_path(plan: Plan, path: Path, rates: Rates) -> Plan:
         plan,
         path=path,
         schedules=(),
-        starts=plan.requested.starts,
+        starts=plan.requested_starts,
         leaves=(),
         name="planned",
     )

@@ -32,7 +32,6 @@ from feinsum.distributed.counts import (
 from feinsum.distributed.distribution import (
     MAX_PROCESSES,
     Distribution,
-    Requested,
     find_distribution_violations,
     get_axis_name,
 )
@@ -220,12 +219,9 @@ class Plan:
         return {**self.starts, **outputs, **self.ends}
 
     @property
-    def requested(self) -> Requested:
-        """The distributions that were requested, and not chosen."""
-        starts = {
-            name: self.starts[name] for name in self.placed if name in self.starts
-        }
-        return Requested(starts, self.ends)
+    def requested_starts(self) -> Mapping[str, Distribution]:
+        """The initial distributions that were requested, and not chosen."""
+        return {name: self.starts[name] for name in self.placed if name in self.starts}
 
     @property
     def result(self) -> Distribution:
@@ -320,19 +316,14 @@ class Plan:
     @cached_property
     def counts(self) -> Counts:
         """The counts of the plan; not part of the document."""
-        return tally(self.events(), self.resident_elements, self.density).counts()
+        return tally(self).counts()
 
     def estimate(self, rates: Rates = USUAL) -> Estimate:
         """Estimate the time of the plan, by which the planner compares plans.
 
         A few sampled steps represent a long sequential loop.
         """
-        of_ranks = tally(
-            self.events(N_SAMPLED_STEPS),
-            self.resident_elements,
-            self.density,
-            has_requests=False,
-        )
+        of_ranks = tally(self, N_SAMPLED_STEPS, has_requests=False)
         counts = of_ranks.counts()
         return Estimate(of_ranks.compute_slowest_s(rates), counts.moved, counts)
 

@@ -53,7 +53,7 @@ def plan_blocks(bare: Plan, plan_groups: PlanGroups) -> Plan | None:
     blocks = find_blocks(problem)
     if not blocks:
         return None
-    present = dict(bare.requested.starts)
+    present = dict(bare.requested_starts)
     planned: dict[Hashable, tuple[GroupSchedule, ...]] = {}
     schedules: list[GroupSchedule] = []
     for k, block in enumerate(blocks):

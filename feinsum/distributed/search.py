@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import permutations
 from math import inf, prod
 from operator import attrgetter, itemgetter
@@ -258,19 +258,21 @@ class _Space:
         of_another: float,
     ) -> None:
         self.groups, self.extents, self.machine = bare.groups, bare.extents, machine
-        self.of_another, self.requested = of_another, bare.requested
+        self.of_another, self.ends = of_another, bare.ends
+        self.starts = bare.requested_starts
         self.maps, self.uses = maps, list_uses(bare.groups)
         self.overlap = Overlaps(machine)
         self.work = 0.0
-        self._choices: dict[tuple[int, int], list[Distribution]] = {}
-        self._needs: dict[tuple[object, Access], Distribution] = {}
+        # maps have few different results and needs
+        self.needed = cache(self._derive_needed)
+        self.result_choices = cache(self._list_result_choices)
 
     @classmethod
     def of(
         cls, bare: Plan, machine: Machine, costs: CopyCosts, limits: Limits
     ) -> _Space | None:
         """Build the space of a machine; None if no map of a group is in the limits."""
-        uses, starts = list_uses(bare.groups).values(), bare.requested.starts
+        uses, starts = list_uses(bare.groups).values(), bare.requested_starts
         maps = []
         for number, group in enumerate(bare.groups):
             later = [access for of in uses for n, access in of[1:] if n == number]
@@ -329,20 +331,16 @@ class _Space:
         best = SearchResult(least.total, tuple(schedules), bound)
         return _Solution(best, tables.n_left_out, is_exact)
 
-    def result_choices(self, number: int, row: int) -> list[Distribution]:
-        """Return the possible distributions of a map's result; cached."""
-        if (number, row) not in self._choices:
-            maps = self.maps[number]
-            choices = list_result_choices(maps.group, maps.axes(row), self.machine)
-            self._choices[number, row] = list(choices)
-        return self._choices[number, row]
+    def _list_result_choices(self, number: int, row: int) -> list[Distribution]:
+        """Return the possible distributions of a map's result."""
+        maps = self.maps[number]
+        return [*list_result_choices(maps.group, maps.axes(row), self.machine)]
 
-    def needed(self, number: int, row: int, access: Access) -> Distribution:
-        """Return the distribution in which a map needs a tensor; cached."""
-        axes = self.maps[number].axes(row)
-        if (axes, access) not in self._needs:
-            self._needs[axes, access] = derive_distribution(axes, access, self.machine)
-        return self._needs[axes, access]
+    def _derive_needed(
+        self, axes: tuple[str | None, ...], access: Access
+    ) -> Distribution:
+        """Return the distribution in which a map needs a tensor."""
+        return derive_distribution(axes, access, self.machine)
 
     def shape(self, access: Access) -> tuple[int, ...]:
         return get_shape(access, self.extents)
@@ -443,7 +441,8 @@ class _Tables:
         return [access for (first, access), *_ in uses if first == number]
 
     def _needs(self, number: int, rows: NDArray[np.int64], access: Access) -> _Needs:
-        needs = [self.space.needed(number, row, access) for row in rows.tolist()]
+        axes, needed = self.space.maps[number].axes, self.space.needed
+        needs = [needed(axes(row), access) for row in rows.tolist()]
         number_of = {need: k for k, need in enumerate(dict.fromkeys(needs))}
         return _Needs(list(number_of), np.array([number_of[need] for need in needs]))
 
@@ -466,7 +465,7 @@ class _Tables:
     ) -> None:
         """Add the distributions of the result, if it moves afterwards."""
         output = self.space.groups[number].output
-        tensor, end = output.tensor, self.space.requested.ends.get(output.tensor)
+        tensor, end = output.tensor, self.space.ends.get(output.tensor)
         if tensor not in self.space.uses and end is None:
             return
         choices = [self.space.result_choices(number, row) for row in rows.tolist()]
@@ -517,7 +516,7 @@ class _Tables:
             earlier.popitem()
         missing = self.space.overlap.missing
         present = list(earlier.values())
-        start = self.space.requested.starts.get(tensor)
+        start = self.space.starts.get(tensor)
         # the overlaps are those of blocks on one machine
         if start and start.machine == self.space.machine and not start.cyclic:
             costs = missing(shape, [[start], *present], need.choices)[0]
