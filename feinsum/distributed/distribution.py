@@ -174,22 +174,19 @@ def _compute_coordinates(sizes: tuple[int, ...], n_ranks: int) -> NDArray[np.int
     return np.stack(np.unravel_index(ranks, sizes), axis=1)
 
 
-def insert_bars(
-    words: Sequence[str], bounds: Sequence[int], bar: str = "|"
-) -> list[str]:
+def insert_bars(words: Sequence[str], bounds: Sequence[int]) -> list[str]:
     """Insert a bar where an inner level of a machine begins.
 
     Args:
         words: one for each axis of the machine.
         bounds: positions before which a bar is inserted.
-        bar: the bar.
 
     >>> insert_bars(["x", "y", "z"], (1,))
     ['x', '|', 'y', 'z']
     """
     text = list(words)
     for position in sorted(bounds, reverse=True):
-        text.insert(position, bar)
+        text.insert(position, "|")
     return text
 
 

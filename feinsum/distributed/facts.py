@@ -113,7 +113,6 @@ def build_fact(
     counted: int,
     verification: BlockCheck,
     samples_s: Sequence[float] = (),
-    recorded_by: str = "feinsum",
 ) -> PlanRecord:
     """Build the fact of a run of a plan; a fleet without cores for all has no seconds.
 
@@ -123,7 +122,6 @@ def build_fact(
         counted: elements that the engine counted.
         verification: the comparison of sampled blocks with the reference.
         samples_s: seconds of each timed run.
-        recorded_by: who recorded the fact.
     """
     return PlanRecord(
         get_plan_key(plan),
@@ -133,7 +131,7 @@ def build_fact(
         counted,
         verification,
         tuple(samples_s) if fleet.is_timed else (),
-        {"recorded_by": recorded_by},
+        {"recorded_by": "feinsum"},
     )
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
@@ -273,14 +272,6 @@ def run_on_every_rank(comm: Any, work: Callable[[], T]) -> T:
     return result  # type: ignore[return-value]  # work has returned it
 
 
-@dataclass(frozen=True)
-class _Arrival:
-    """A message on its way to a buffer, and the function that stores it there."""
-
-    request: Any
-    store: Callable[[], None]
-
-
 class _Interpreter:
     """Interprets the steps of this rank.
 
@@ -289,7 +280,8 @@ class _Interpreter:
 
     Attributes:
         sending: requests, each with the array that MPI reads until it is done.
-        arriving: messages on their way to each buffer.
+        arriving: requests of messages on their way to each buffer, each with the
+            function that stores the message there.
         incoming: the receives of each tag, which a collective replaces.
         like: an array in the memory that MPI reads and writes; None on the host.
         operands: buffers that no step writes to.
@@ -299,7 +291,7 @@ class _Interpreter:
         self.comm, self.buffers, self.rank = comm, buffers, comm.Get_rank()
         self.steps, self.operands = plan.steps[self.rank], frozenset(plan.operands)
         self.sending: list[tuple[Any, Any]] = []
-        self.arriving: dict[str, list[_Arrival]] = {}
+        self.arriving: dict[str, list[tuple[Any, Callable[[], None]]]] = {}
         self.collectives = {
             collective.tag: collective
             for collective in plan.collectives
@@ -359,12 +351,12 @@ class _Interpreter:
         self.buffers.do(step)
 
     def _wait_for(self, name: str) -> None:
-        for arrival in self.arriving.pop(name, ()):
-            arrival.request.Wait()
-            arrival.store()
+        for request, store in self.arriving.pop(name, ()):
+            request.Wait()
+            store()
 
     def _expect(self, name: str, request: Any, store: Callable[[], None]) -> None:
-        self.arriving.setdefault(name, []).append(_Arrival(request, store))
+        self.arriving.setdefault(name, []).append((request, store))
 
     def _start_message(self, step: Transfer) -> None:
         """Start one message, point to point."""
