@@ -223,15 +223,12 @@ def with_cyclic(plan: Plan, indices: Collection[str]) -> Plan:
         )
         return replace(schedule, cyclic=cyclic, result=result, loop=loop)
 
-    # reversed, so that the first use of a tensor remains
-    first_uses = {a.tensor: a for g in reversed(plan.groups) for a in g.inputs}
     starts = {
-        name: distribute(start, first_uses[name])
+        name: distribute(start, plan.first_accesses[name])
         for name, start in plan.starts.items()
         if name not in plan.placed
     }
-    pairs = zip(plan.groups, plan.schedules, strict=True)
-    schedules = [schedule_cyclic(group, schedule) for group, schedule in pairs]
+    schedules = [schedule_cyclic(*pair) for pair in plan.scheduled]
     return with_schedules(plan, schedules, starts=starts)
 
 
@@ -351,8 +348,8 @@ def _reorder_axes(plan: Plan) -> Iterator[Plan]:
     if len(machines) == 1:
         (machine,) = machines
         for order in permutations(range(machine.n_axes)):
-            pairs = zip(plan.groups, plan.schedules, strict=True)
-            yield with_schedules(plan, [_permute_axes(*pair, order) for pair in pairs])
+            schedules = [_permute_axes(*pair, order) for pair in plan.scheduled]
+            yield with_schedules(plan, schedules)
 
 
 def _permute_axes(

@@ -438,8 +438,7 @@ def compute_identity(plan: Plan) -> Hashable:
         )
 
     tensors, steps = dict(operands), []
-    pairs = zip(plan.groups, plan.schedules, strict=True)
-    for k, (group, schedule) in enumerate(pairs):
+    for k, (group, schedule) in enumerate(plan.scheduled):
         loop = schedule.loop
         steps.append(
             (
@@ -453,10 +452,8 @@ def compute_identity(plan: Plan) -> Hashable:
         )
         # results have names of their own in every plan
         tensors[group.output.tensor] = f"step {k}"
-    terms = zip(einsum.rows[0], einsum.inputs, strict=True)
-    first_use = {operand.name: term for operand, term in reversed([*terms])}
     starts = sorted(
-        (operands[name], describe_placement(start, first_use[name]))
+        (operands[name], describe_placement(start, plan.first_accesses[name].indices))
         for name, start in plan.starts.items()
     )
     ends = [

@@ -69,16 +69,16 @@ def _format_groups(plan: Plan, statements: Sequence[object]) -> Iterator[str]:
     ) -> str:
         return distribution.notation([shorten(i, group) for i in access.indices])
 
-    pairs = [*zip(plan.groups, plan.schedules, strict=True)]
-    lines = zip(statements or plan.groups, pairs, strict=True)
+    lines = zip(statements or plan.groups, plan.scheduled, strict=True)
     for line, (group, schedule) in lines:
         yield f"  {line}"
         yield f"    {shorten(format_schedule(group, schedule), group)}"
     # reversed, so that the first use of a tensor remains
-    first_uses = {a.tensor: (a, g) for g, _ in reversed(pairs) for a in g.inputs[::-1]}
+    readers = {a.tensor: g for g in reversed(plan.groups) for a in g.inputs}
     for name, start in plan.starts.items():
-        yield f"  {name} starts as {format_notation(start, *first_uses[name])}"
-    for group, _ in pairs:
+        access = plan.first_accesses[name]
+        yield f"  {name} starts as {format_notation(start, access, readers[name])}"
+    for group in plan.groups:
         if (name := group.output.tensor) in plan.outputs:
             end = plan.final_distributions[name]
             yield f"  {name} ends as {format_notation(end, group.output, group)}"
@@ -169,7 +169,7 @@ def format_blocks(plan: Plan) -> str:
 
 
 def _format_block_lines(plan: Plan) -> Iterator[str]:
-    for group, schedule in zip(plan.groups, plan.schedules, strict=True):
+    for group, schedule in plan.scheduled:
         yield str(group)
         needs = [(f"needs {a}", a, schedule.needs(a)) for a in group.inputs]
         result = f"leaves {group.output}", group.output, schedule.result
@@ -260,13 +260,12 @@ def rows_of(plan: Plan, n_groups: int | None = None) -> tuple[StepRow, ...]:
         plan: the plan to draw.
         n_groups: rows of the first groups alone; of all, if it is not given.
     """
-    groups = zip(plan.groups, plan.schedules, strict=True)
     return tuple(
         StepRow(
             f"{group}\n{format_schedule(group, schedule)}",
             tuple(_make_panels(plan, group, schedule)),
         )
-        for group, schedule in islice(groups, n_groups)
+        for group, schedule in islice(plan.scheduled, n_groups)
     )
 
 

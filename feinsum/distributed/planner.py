@@ -380,7 +380,7 @@ def _fit_memory(plan: Plan, max_elements: float) -> Plan:
         n_parts *= 2
         schedules = [
             _with_loop(group, schedule, plan.extents, n_parts)
-            for group, schedule in zip(plan.groups, plan.schedules, strict=True)
+            for group, schedule in plan.scheduled
         ]
         if schedules == [*looped.schedules]:
             break  # every index has a part for each of its values

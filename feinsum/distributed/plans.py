@@ -193,6 +193,11 @@ class Plan:
         return self.problem.groups
 
     @property
+    def scheduled(self) -> Iterator[tuple[Group, GroupSchedule]]:
+        """Each group with its schedule."""
+        return zip(self.groups, self.schedules, strict=True)
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         """The final results; one for a plan of one einsum."""
         return self.problem.outputs
@@ -213,8 +218,7 @@ class Plan:
 
         Pass it as ``starts`` of the next plan.
         """
-        pairs = zip(self.groups, self.schedules, strict=True)
-        results = {group.output.tensor: schedule.result for group, schedule in pairs}
+        results = {group.output.tensor: d.result for group, d in self.scheduled}
         outputs = {name: results[name] for name in self.outputs}
         return {**self.starts, **outputs, **self.ends}
 
@@ -261,13 +265,13 @@ class Plan:
 
     def shape(self, tensor: str) -> tuple[int, ...]:
         """Return the shape of an operand, an intermediate, or the result."""
-        return tuple(self.extents[i] for i in self._indices[tensor])
+        return get_shape(self.first_accesses[tensor], self.extents)
 
     @cached_property
-    def _indices(self) -> Mapping[str, tuple[str, ...]]:
-        # reversed, so that the first access of a tensor remains
+    def first_accesses(self) -> Mapping[str, Access]:
+        """The first access of each tensor."""
         accesses = [access for group in self.groups for access in group.accesses]
-        return {a.tensor: a.indices for a in reversed(accesses)}
+        return {access.tensor: access for access in reversed(accesses)}
 
     def start_box(self, operand: str, rank: int) -> Any:
         """Return the box of an operand that a rank provides, or None."""
@@ -545,7 +549,7 @@ def _find_schedule_violations(
             f"{format_count(len(groups), 'group')}",
         )
         return
-    for group, schedule in zip(groups, plan.schedules, strict=True):
+    for group, schedule in plan.scheduled:
         yield from find_schedule_violations(group, schedule, plan.processes)
     machines = [schedule.machine for schedule in plan.schedules]
     units = {machine.units for machine in machines if machine.levels}
@@ -630,7 +634,7 @@ def find_sparse_violations(plan: Plan) -> Iterator[Violation]:
 
 def _find_movement_violations(plan: Plan) -> Iterator[Violation]:
     """Yield a violation wherever entries of a sparse tensor would have to move."""
-    for group, schedule in zip(plan.groups, plan.schedules, strict=True):
+    for group, schedule in plan.scheduled:
         for access in group.inputs:
             if not plan.is_sparse(access.tensor):
                 continue

@@ -299,7 +299,7 @@ def _make_leaf(
 def list_leaves(plan: Plan) -> tuple[LeafWork, ...]:
     """Return for every group the workload of the largest block."""
     leaves = []
-    for group, schedule in zip(plan.groups, plan.schedules, strict=True):
+    for group, schedule in plan.scheduled:
         lengths = _find_largest_block(group, schedule, plan.extents, plan.processes)
         leaves.append(_make_leaf_work(plan, group, lengths))
     return tuple(leaves)

@@ -257,8 +257,7 @@ class _Lowering:
         }
         # the caller's own: never freed
         self.permanent = {*plan.starts, *plan.outputs}
-        pairs = zip(self.groups, self.schedules, strict=True)
-        results = {group.output.tensor: schedule.result for group, schedule in pairs}
+        results = {group.output.tensor: d.result for group, d in plan.scheduled}
         self.moving = {name for name, d in plan.ends.items() if d != results[name]}
         self.weight = 1.0
         self.residences: dict[str, _Residence] = {}
