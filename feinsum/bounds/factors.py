@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain
@@ -149,7 +149,7 @@ class Factors:
     ) -> SoapAccess:
         is_last = len(positions) == self.einsum.n_operands
         if not is_last:
-            return replace(self._make_product_access(positions, rows), most_shared=1)
+            return self._make_product_access(positions, rows)
         itemsizes = [dtype.itemsize for dtype in self.einsum.output_dtypes]
         indices = self.einsum.output
         total = Fraction(sum(itemsizes) * self._count_tuples(indices))
