@@ -9,7 +9,7 @@
 
 ================================= ==================================================
 boxes, distribution               which part of a tensor each rank holds
-groups, schedule, plans           the einsums, who computes what, plans and checks
+groups, schedule, plans, checks   the einsums, who computes what, plans, their rules
 steps, messages                   what each rank does; collectives and phases
 counts, levels                    what moves, in all and between hosts
 planner, search, maps,            the best plan; plans made from others; repeated

@@ -23,6 +23,7 @@ from math import prod
 from typing import Literal, TypeAlias
 
 from feinsum.contraction.paths import Path
+from feinsum.distributed.checks import find_request_violations
 from feinsum.distributed.distribution import Distribution, Machine
 from feinsum.distributed.groups import (
     Access,
@@ -33,7 +34,7 @@ from feinsum.distributed.groups import (
     groups_of,
 )
 from feinsum.distributed.levels import Levels, moved_by_level
-from feinsum.distributed.plans import Plan, find_request_violations
+from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import (
     GroupSchedule,
     choose_initial_distribution,

@@ -159,7 +159,7 @@ def _split_along(einsum: BatchedEinsum, path: Path) -> Iterator[Group]:
     try:
         check_path(path, len(einsum.inputs))
     except InvalidPathError as error:
-        raise PlanError(str(error), rules=error.rules) from None
+        raise PlanError(str(error), rules=("path",)) from None
     operands = [operand.name for operand in einsum.rows[0]]
     fresh_names = (name for k in range(10**6) if (name := f"t{k}") not in operands)
     # the results of steps follow the operands

@@ -51,6 +51,7 @@ from feinsum.distributed.assembly import (
     with_requested,
     with_schedules,
 )
+from feinsum.distributed.checks import find_sparse_violations
 from feinsum.distributed.choosing import (
     MAX_FOR_PATHS,
     choose_quickest,
@@ -70,7 +71,7 @@ from feinsum.distributed.groups import (
     groups_of,
 )
 from feinsum.distributed.levels import Levels, convert_levels
-from feinsum.distributed.plans import Plan, find_sparse_violations
+from feinsum.distributed.plans import Plan
 from feinsum.distributed.repeats import plan_blocks
 from feinsum.distributed.schedule import MAX_PARTS, GroupSchedule, Loop
 from feinsum.distributed.search import find_least_resident
