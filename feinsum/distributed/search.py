@@ -28,7 +28,7 @@ was left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import permutations
@@ -272,16 +272,12 @@ class _Space:
         cls, bare: Plan, machine: Machine, costs: CopyCosts, limits: Limits
     ) -> _Space | None:
         """Build the space of a machine; None if no map of a group is in the limits."""
-        uses, starts = list_uses(bare.groups).values(), bare.requested_starts
+        uses, starts = list_uses(bare.groups), bare.requested_starts
         maps = []
         for number, group in enumerate(bare.groups):
-            later = [access for of in uses for n, access in of[1:] if n == number]
+            later = [a for of in uses.values() for n, a in of[1:] if n == number]
             # their moves are those from the requested start
-            moved = [
-                access
-                for (first, access), *_ in uses
-                if first == number and access.tensor in starts
-            ]
+            moved = [a for a in _list_first_uses(uses, number) if a.tensor in starts]
             of_group = list_group_maps(
                 bare, group, machine, [*later, *moved], costs.of_axes, limits
             )
@@ -401,7 +397,8 @@ class _Tables:
     def add_group(self, number: int) -> bool:
         """Add the tables of a group; return False if no map is below the limit."""
         maps = self.space.maps[number]
-        inputs = [a for a in self._list_first_uses(number) if a.tensor in self.below]
+        first_uses = _list_first_uses(self.space.uses, number)
+        inputs = [access for access in first_uses if access.tensor in self.below]
         # the limit, without the bounds of groups that this one is not computed from
         own_bound = maps.costs.min() + sum(self.below[a.tensor][1] for a in inputs)
         max_cost = self.limit - (self.space.lower_bound - own_bound)
@@ -435,10 +432,6 @@ class _Tables:
         self._add_uses(number, rows)
         self._add_results(number, rows, bound, own_bound)
         return True
-
-    def _list_first_uses(self, number: int) -> list[Access]:
-        uses = self.space.uses.values()
-        return [access for (first, access), *_ in uses if first == number]
 
     def _needs(self, number: int, rows: NDArray[np.int64], access: Access) -> _Needs:
         axes, needed = self.space.maps[number].axes, self.space.needed
@@ -533,3 +526,10 @@ def list_uses(groups: Sequence[Group]) -> dict[str, list[tuple[int, Access]]]:
         for access in group.inputs:
             uses.setdefault(access.tensor, []).append((number, access))
     return uses
+
+
+def _list_first_uses(
+    uses: Mapping[str, Sequence[tuple[int, Access]]], number: int
+) -> list[Access]:
+    """Return the inputs of a group that no earlier group uses."""
+    return [access for (first, access), *_ in uses.values() if first == number]
