@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from feinsum.distributed.counts import Outcome, Traffic, build_report
-from feinsum.distributed.fleets import describe_fleet_here
+from feinsum.distributed.fleets import describe_fleet_here, describe_fleet_on_ranks
 from feinsum.distributed.local import (
     LeafFunction,
     Products,
@@ -29,6 +29,13 @@ from feinsum.distributed.local import (
     import_tuned_leaf,
     name_outputs,
     run_here,
+)
+from feinsum.distributed.mpi import (
+    gather,
+    get_world,
+    require_size,
+    run_on_ranks,
+    scatter,
 )
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.storage import get_free_gpu_bytes, is_on_gpu
@@ -114,10 +121,17 @@ class Prepared:
             yield self._engine.outcome(run)
 
 
-class LocalEngine:
-    """The engine that runs all ranks in this process."""
+class _EngineInCalls:
+    """An engine whose runs end before the call that begins them."""
 
     n_ahead = 0
+
+    def outcome(self, run: Outcome) -> Outcome:
+        return run
+
+
+class LocalEngine(_EngineInCalls):
+    """The engine that runs all ranks in this process."""
 
     def __init__(self, plan: Plan, on: Any, semantics: Semantics) -> None:
         if on is not None:
@@ -144,11 +158,40 @@ class LocalEngine:
         report = build_report(plan, "local", traffic, perf_counter() - start)
         return Outcome(name_outputs(plan, results), report)
 
-    def outcome(self, run: Outcome) -> Outcome:
-        return run
-
     def fleet(self) -> Fleet:
         return describe_fleet_here(self.plan.processes, "local")
+
+
+class MpiEngine(_EngineInCalls):
+    """The engine of MPI ranks; rank 0 has the arrays and gets the results."""
+
+    def __init__(self, plan: Plan, comm: Any, semantics: Semantics) -> None:
+        self.plan, self.semantics = plan, semantics
+        self.comm = get_world() if comm is None else comm
+        require_size(plan, self.comm)
+
+    def submit(
+        self, arrays: Mapping[str, Any] | None, progress: Progress | None
+    ) -> Outcome:
+        plan, comm, start = self.plan, self.comm, perf_counter()
+        blocks, traffic = scatter(plan, arrays, comm, self.semantics.read), Traffic()
+        parts = run_on_ranks(
+            plan,
+            blocks,
+            comm,
+            meaning=self.semantics,
+            traffic=traffic,
+            progress=progress if comm.Get_rank() == 0 else None,
+        )
+        result = gather(plan, parts, comm, self.semantics)
+        results = {} if comm.Get_rank() else name_outputs(plan, result)
+        # every rank returns the report of all ranks
+        of_ranks = comm.allgather(traffic)
+        report = build_report(plan, "mpi", of_ranks, perf_counter() - start)
+        return Outcome(results, report)
+
+    def fleet(self) -> Fleet:
+        return describe_fleet_on_ranks(self.comm)
 
 
 def prepare(
@@ -176,13 +219,11 @@ def prepare(
     if engine == "local":
         local = meaning or Products(plan, leaf or compute_with_numpy)
         adapter = LocalEngine(plan, on, local)
-    # imported when needed: these engines need mpi4py or Dask
     elif engine == "mpi":
-        from feinsum.distributed.mpi import MpiEngine
-
         on_ranks = meaning or Products(plan, leaf or import_tuned_leaf())
         adapter = MpiEngine(plan, on, on_ranks)
     elif engine == "dask":
+        # imported when needed, for it needs Dask
         from feinsum.distributed.on_dask import DaskEngine
 
         adapter = DaskEngine(plan, on, meaning or Products(plan, leaf or call_tuned))

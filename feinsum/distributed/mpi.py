@@ -19,15 +19,13 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from time import perf_counter
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box, count_entries, get_box_shape
-from feinsum.distributed.counts import Outcome, Traffic, build_report
-from feinsum.distributed.fleets import describe_fleet_on_ranks
+from feinsum.distributed.counts import Traffic
 from feinsum.distributed.local import (
     Buffers,
     LeafFunction,
@@ -61,7 +59,6 @@ from feinsum.distributed.storage import (
 )
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.extras import require_extra
-from feinsum.records import Fleet
 from feinsum.words import format_count
 
 T = TypeVar("T")
@@ -585,40 +582,3 @@ def gather(plan: Plan, parts: Any, comm: Any, meaning: Semantics | None = None) 
 
     result = collect_outputs(plan, collect)
     return result if comm.Get_rank() == 0 else None
-
-
-class MpiEngine:
-    """The engine of MPI ranks; rank 0 has the arrays and gets the results."""
-
-    n_ahead = 0
-
-    def __init__(self, plan: Plan, comm: Any, semantics: Semantics) -> None:
-        self.plan, self.semantics = plan, semantics
-        self.comm = get_world() if comm is None else comm
-        require_size(plan, self.comm)
-
-    def submit(
-        self, arrays: Mapping[str, Any] | None, progress: Progress | None
-    ) -> Outcome:
-        plan, comm, start = self.plan, self.comm, perf_counter()
-        blocks, traffic = scatter(plan, arrays, comm, self.semantics.read), Traffic()
-        parts = run_on_ranks(
-            plan,
-            blocks,
-            comm,
-            meaning=self.semantics,
-            traffic=traffic,
-            progress=progress if comm.Get_rank() == 0 else None,
-        )
-        result = gather(plan, parts, comm, self.semantics)
-        results = {} if comm.Get_rank() else name_outputs(plan, result)
-        # every rank returns the report of all ranks
-        of_ranks = comm.allgather(traffic)
-        report = build_report(plan, "mpi", of_ranks, perf_counter() - start)
-        return Outcome(results, report)
-
-    def outcome(self, run: Outcome) -> Outcome:
-        return run
-
-    def fleet(self) -> Fleet:
-        return describe_fleet_on_ranks(self.comm)
