@@ -15,10 +15,9 @@ import numpy as np
 
 import feinsum
 from feinsum.distributed import plan
-from feinsum.distributed.gpu_memory import is_mpi_cuda_aware, to_host
 from feinsum.distributed.local import LeafFunction
 from feinsum.distributed.mpi import Traffic, run_on_ranks
-from feinsum.distributed.storage import get_slices
+from feinsum.distributed.storage import get_slices, is_mpi_cuda_aware, to_host
 
 CASES: dict[str, tuple[str, dict[str, int]]] = {
     "product": ("ik,kj->ij", {"i": 1000, "j": 900, "k": 1100}),

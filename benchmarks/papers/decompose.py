@@ -13,12 +13,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from math import comb, prod
+from typing import TypeAlias
 
 import numpy as np
 from constantdict import constantdict
 from numpy.typing import NDArray
 
-from benchmarks.papers.partition import Partition, n_calls
 from feinsum.distributed.elimination import Table, least_sum
 from feinsum.distributed.grids import (
     build_cost_tables,
@@ -34,12 +35,32 @@ from feinsum.errors import ProgramError
 from feinsum.ir.program import Program
 from feinsum.programs.stages import find_equal_indices
 
+Partition: TypeAlias = constantdict[str, int]
+"""Parts of each index of a statement: a kernel call for each combination of parts."""
 Grids = NDArray[np.int64]
 """Parts of each index of a statement, a row for each way to cut it."""
 Choices = Mapping[str, Grids]
 """The ways to cut each statement, by its result."""
 Edge = tuple[str, str, int]
 """Producer, consumer, and the consumer's operand."""
+
+
+def n_partitions(n_indices: int, p: int) -> int:
+    """The number of partitions with exactly ``p`` calls, in powers of two.
+
+    Raises:
+        ProgramError: if ``p`` is not a power of two.
+
+    Source: EinDecomp, section 8.1; the list for p = 8 in section 8.2 lacks two of them.
+
+    >>> n_partitions(6, 1024), n_partitions(3, 8)
+    (3003, 10)
+    """
+    if p < 1 or p & (p - 1):
+        raise ProgramError(f"partitions are counted for powers of two, got {p}")
+    # stars and bars: the exponents of the parts add up to that of p
+    exponent = p.bit_length() - 1
+    return comb(exponent + n_indices - 1, exponent)
 
 
 class Model:
@@ -180,7 +201,7 @@ class Decomposition:
     @property
     def calls(self) -> Mapping[str, int]:
         """Kernel calls of each statement."""
-        return {name: n_calls(parts) for name, parts in self.partitions.items()}
+        return {name: prod(parts.values()) for name, parts in self.partitions.items()}
 
     def __str__(self) -> str:
         total = (

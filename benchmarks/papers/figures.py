@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import feinsum
-from benchmarks.papers.partition import n_partitions
+from benchmarks.papers.decompose import n_partitions
 from benchmarks.papers.schedules import named_plan
 from feinsum.bounds import compute_intensity, make_statement
 from feinsum.distributed import GroupSchedule, Machine, assemble, groups_of, with_cyclic

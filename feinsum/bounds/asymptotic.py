@@ -254,38 +254,28 @@ def _solve_packing(
     Returns:
         The weights, and the multipliers of the rows.
     """
-    m, unit, zero = len(rows), Fraction(1), Fraction(0)
-    # one slack variable for each row, and the right-hand side
-    table = [
-        [*row, *(Fraction(k == i) for k in range(m)), unit]
-        for i, row in enumerate(rows)
-    ]
-    costs = [*([-unit] * n), *([zero] * (m + 1))]
+    m = len(rows)
+    # one slack variable for each row, and the right-hand side; costs are the last row
+    table = np.full((m + 1, n + m + 1), Fraction(0), object)
+    table[:m, :n], table[m, :n], table[:m, -1] = rows, Fraction(-1), Fraction(1)
+    table[range(m), range(n, n + m)] = Fraction(1)
     basis = [n + i for i in range(m)]
-    while entering := [j for j in range(n + m) if costs[j] < 0]:
+    while (is_entering := table[m, :-1] < 0).any():
         # Bland's rule: the first column and, of equal ratios, the first basis variable
-        column = entering[0]
+        column = int(is_entering.argmax())
         _, _, pivot = min(
-            (table[i][-1] / table[i][column], basis[i], i)
+            (table[i, -1] / table[i, column], basis[i], i)
             for i in range(m)
-            if table[i][column] > 0
+            if table[i, column] > 0
         )
-        _eliminate(table, costs, pivot, column)
+        table[pivot] /= table[pivot, column]
+        factors = table[:, column].copy()
+        factors[pivot] = Fraction(0)
+        table -= factors[:, None] * table[pivot]
         basis[pivot] = column
-    values = {basis[i]: table[i][-1] for i in range(m)}
+    values = {basis[i]: table[i, -1] for i in range(m)}
     # the reduced costs of the slack variables are the dual solution: the exponents
-    return [values.get(j, zero) for j in range(n)], tuple(costs[n : n + m])
-
-
-def _eliminate(
-    table: list[list[Fraction]], costs: list[Fraction], pivot: int, column: int
-) -> None:
-    """Make a column a unit vector, in place."""
-    factor = table[pivot][column]
-    table[pivot] = [x / factor for x in table[pivot]]
-    for row in (*(row for k, row in enumerate(table) if k != pivot), costs):
-        if factor := row[column]:
-            row[:] = [x - factor * y for x, y in zip(row, table[pivot], strict=True)]
+    return [values.get(j, Fraction(0)) for j in range(n)], tuple(table[m, n : n + m])
 
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]

@@ -149,14 +149,7 @@ class Factors:
     ) -> SoapAccess:
         is_last = len(positions) == self.einsum.n_operands
         if not is_last:
-            statement = self._make_product_access(positions, rows)
-            return SoapAccess(
-                statement.name,
-                statement.indices,
-                statement.entry_bytes,
-                statement.total_bytes,
-                1,
-            )
+            return self._make_product_access(positions, rows)
         itemsizes = [dtype.itemsize for dtype in self.einsum.output_dtypes]
         indices = self.einsum.output
         total = Fraction(sum(itemsizes) * self._count_tuples(indices))

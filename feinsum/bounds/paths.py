@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import combinations
 from math import ceil, exp
 from typing import TypeAlias
@@ -151,16 +151,12 @@ def count_fewest_steps(factors: Factors) -> int:
     if len(all_operands) == 1:
         return factors.statement((all_operands,)).n_points
     partitions = _list_considered(factors)
-
-    @cache
-    def fewest(positions: Positions) -> int:
-        return min(
-            factors.statement(blocks).n_points
-            + sum(fewest(block) for block in blocks if len(block) > 1)
-            for blocks in partitions[positions]
-        )
-
-    return fewest(all_operands)
+    every = {blocks for splits in partitions.values() for blocks in splits}
+    steps: dict[Blocks, Costs] = {
+        blocks: (factors.statement(blocks).n_points, 0) for blocks in every
+    }
+    (fewest, _), _ = _find_cheapest(all_operands, partitions, steps, {})
+    return int(fewest)
 
 
 def _list_considered(factors: Factors) -> dict[Positions, list[Blocks]]:

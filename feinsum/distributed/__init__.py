@@ -9,13 +9,13 @@
 
 ================================= ==================================================
 boxes, distribution               which part of a tensor each rank holds
-groups, schedule, plans           the einsums, who computes what, plans and checks
+groups, schedule, plans, checks   the einsums, who computes what, plans, their rules
 steps, messages                   what each rank does; collectives and phases
 counts, levels                    what moves, in all and between hosts
-planner, quickest, search, maps,  the best plan; plans made from others; repeated
+planner, search, maps,            the best plan; plans made from others; repeated
 grids, elimination, assembly,     blocks; prices and measured times
 choosing, repeats
-storage, gpu_memory               dense and sparse arrays, their parts, on GPUs
+storage                           dense and sparse arrays, their parts, on GPUs
 local, mpi, on_dask, engines      running plans, on fleets
 on_jax                            plans as functions of JAX arrays
 files, fleets, facts, recorded    arrays in files; runs that become facts

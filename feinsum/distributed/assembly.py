@@ -23,6 +23,7 @@ from math import prod
 from typing import Literal, TypeAlias
 
 from feinsum.contraction.paths import Path
+from feinsum.distributed.checks import find_request_violations
 from feinsum.distributed.distribution import Distribution, Machine
 from feinsum.distributed.groups import (
     Access,
@@ -33,7 +34,7 @@ from feinsum.distributed.groups import (
     groups_of,
 )
 from feinsum.distributed.levels import Levels, moved_by_level
-from feinsum.distributed.plans import Plan, find_request_violations
+from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import (
     GroupSchedule,
     choose_initial_distribution,
@@ -113,7 +114,7 @@ def with_schedules(
     assembled = replace(
         plan,
         schedules=tuple(schedules),
-        starts=first_starts | dict(plan.requested.starts) | dict(starts or {}),
+        starts=first_starts | dict(plan.requested_starts) | dict(starts or {}),
         leaves=(),
         name=plan.name if name is None else name,
     )
@@ -223,15 +224,12 @@ def with_cyclic(plan: Plan, indices: Collection[str]) -> Plan:
         )
         return replace(schedule, cyclic=cyclic, result=result, loop=loop)
 
-    # reversed, so that the first use of a tensor remains
-    first_uses = {a.tensor: a for g in reversed(plan.groups) for a in g.inputs}
     starts = {
-        name: distribute(start, first_uses[name])
+        name: distribute(start, plan.first_accesses[name])
         for name, start in plan.starts.items()
         if name not in plan.placed
     }
-    pairs = zip(plan.groups, plan.schedules, strict=True)
-    schedules = [schedule_cyclic(group, schedule) for group, schedule in pairs]
+    schedules = [schedule_cyclic(*pair) for pair in plan.scheduled]
     return with_schedules(plan, schedules, starts=starts)
 
 
@@ -351,8 +349,8 @@ def _reorder_axes(plan: Plan) -> Iterator[Plan]:
     if len(machines) == 1:
         (machine,) = machines
         for order in permutations(range(machine.n_axes)):
-            pairs = zip(plan.groups, plan.schedules, strict=True)
-            yield with_schedules(plan, [_permute_axes(*pair, order) for pair in pairs])
+            schedules = [_permute_axes(*pair, order) for pair in plan.scheduled]
+            yield with_schedules(plan, schedules)
 
 
 def _permute_axes(

@@ -21,11 +21,11 @@ so that equal boxes have equal ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from math import gcd, lcm, prod
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,8 @@ Ints: TypeAlias = NDArray[np.int64]
 Ranges: TypeAlias = tuple[Ints, Ints, tuple[int, ...]]
 """The starts and ends of ranges along all axes, and the step along each axis."""
 
-RangesAlong: TypeAlias = tuple[Ints, Ints, int]
-"""The same along one axis."""
+RangesAlong: TypeAlias = tuple[Ints | int, Ints | int, int]
+"""The same along one axis, of all ranks or of one."""
 
 Box: TypeAlias = tuple[range, ...]
 """The entries along each axis; of a scalar, the empty tuple."""
@@ -232,16 +232,15 @@ def intersect_boxes(left: Box, right: Box) -> Box | None:
     """Return the entries that two boxes share; None if there are none.
 
     >>> intersect_boxes((range(0, 9, 2),), (range(3, 9, 3),))
-    (range(6, 9, 6),)
+    (range(6, 12, 6),)
     """
     sides = []
-    for a, b in zip(left, right, strict=True):
-        start, step = max(a.start, b.start), lcm(a.step, b.step)
-        first = next((x for x in range(start, start + step) if x in a and x in b), None)
-        if first is None:
-            return None
-        sides.append(range(first, min(a.stop, b.stop), step))
-    return tuple(sides)
+    for pair in zip(left, right, strict=True):
+        # ends are the start plus a multiple of the step
+        a, b = ((s.start, s.start + len(s) * s.step, s.step) for s in pair)
+        low, high, step = intersect_along(a, b)
+        sides.append(range(int(low), int(high), step))
+    return tuple(sides) if all(sides) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -371,19 +370,6 @@ def _drop_empty(overlap: Overlap, rows: Ints, ranges: Ranges) -> Overlap:
     return Overlap(source, target, first[is_filled], end[is_filled], steps)
 
 
-class _Side(NamedTuple):
-    """The pairs of ranges of sources and targets that intersect along an axis.
-
-    Attributes:
-        pairs: numbers of ranges of targets, ascending, and of sources that they meet.
-        target_numbers, source_numbers: the number of the range of every rank.
-    """
-
-    pairs: tuple[Ints, Ints]
-    target_numbers: Ints
-    source_numbers: Ints
-
-
 def find_overlap(sources: Boxes, targets: Boxes, labels: Ints | None = None) -> Overlap:
     """Intersect the boxes of every source and every target.
 
@@ -392,97 +378,29 @@ def find_overlap(sources: Boxes, targets: Boxes, labels: Ints | None = None) -> 
         targets: a box for each target rank.
         labels: a natural number for each rank; a source serves only targets with its
             label. By default every source serves every target.
-
-    Complexity: about proportional to the number of intersections. Boxes are matched
-    axis by axis; boxes that are equal along the axes so far are matched together.
     """
-    senders, receivers = (
-        np.nonzero(sources.is_there)[0],
-        np.nonzero(targets.is_there)[0],
-    )
-    # ranges repeat along an axis: far fewer pairs of ranges than of ranks
-    sides = [_meet_along(sources, targets, axis) for axis in range(len(sources.steps))]
-    # the axis with the most different ranges first: it rules out the most pairs
-    sides.sort(key=lambda side: -len(side.pairs[0]))
+    senders, receivers = (np.nonzero(x.is_there)[0] for x in (sources, targets))
+    meets = np.ones((len(receivers), len(senders)), bool)
     if labels is not None:
-        label_numbers = np.arange(labels.max() + 1)
-        # labels join first: copies split the ranks into independent parts
-        sides.insert(0, _Side((label_numbers, label_numbers), labels, labels))
-    senders, receivers = (
-        _match_sides(sides, senders, receivers) if len(senders) else (senders, senders)
-    )
-    source_ranges = sources.first[senders], sources.end[senders], sources.steps
-    target_ranges = targets.first[receivers], targets.end[receivers], targets.steps
-    return Overlap(senders, receivers, *intersect(source_ranges, target_ranges))
-
-
-def _match_sides(
-    sides: Sequence[_Side], sources: Ints, targets: Ints
-) -> tuple[Ints, Ints]:
-    """Return all pairs that meet on all sides, by target and then by source.
-
-    This is a join, side by side: sources with the same ranges so far form a group, and
-    each target has a list of the groups that it meets so far.
-
-    Args:
-        sides: the pairs of ranges that meet, for each axis.
-        sources: ranks that are sources.
-        targets: ranks that are targets.
-    """
-    group, met_group = np.zeros_like(sources), np.zeros_like(targets)
-    for pairs, target_numbers, source_numbers in sides:
-        n_ranges = int(source_numbers.max()) + 1
-        keys, group = np.unique(
-            group * n_ranges + source_numbers[sources], return_inverse=True
+        meets = labels[receivers][:, None] == labels[senders]
+    for axis in range(len(sources.steps)):
+        # ranges repeat along an axis: there are far fewer of them than ranks
+        target_ranges, target_numbers = _find_distinct_ranges(targets, receivers, axis)
+        source_ranges, source_numbers = _find_distinct_ranges(sources, senders, axis)
+        low, high, _ = intersect_along(
+            (target_ranges[:, None, 0], target_ranges[:, None, 1], targets.steps[axis]),
+            (source_ranges[None, :, 0], source_ranges[None, :, 1], sources.steps[axis]),
         )
-        rows, met_range = _expand_keys(target_numbers[targets], pairs)
-        targets, met_key = targets[rows], met_group[rows] * n_ranges + met_range
-        position = np.searchsorted(keys, met_key)
-        # searchsorted returns the length for a key greater than all
-        is_known = keys[np.minimum(position, len(keys) - 1)] == met_key
-        targets, met_group = targets[is_known], position[is_known]
-    # sources by group, to expand each group into its sources
-    order = np.argsort(group, kind="stable")
-    rows, sources = _expand_keys(met_group, (group[order], sources[order]))
-    targets = targets[rows]
-    order = np.lexsort((sources, targets))
-    return sources[order], targets[order]
+        meets &= np.less(low, high)[target_numbers].take(source_numbers, axis=1)
+    rows, columns = np.nonzero(meets)
+    receivers, senders = receivers[rows], senders[columns]
+    present = sources.first[senders], sources.end[senders], sources.steps
+    needed = targets.first[receivers], targets.end[receivers], targets.steps
+    return Overlap(senders, receivers, *intersect(present, needed))
 
 
-def _expand_keys(wanted: Ints, pairs: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-    """Return all values that belong to keys, and which of the keys each belongs to.
-
-    Args:
-        wanted: the keys.
-        pairs: all keys, ascending, and the value of each.
-
-    >>> keys, values = np.array([0, 0, 2]), np.array([7, 8, 9])
-    >>> [array.tolist() for array in _expand_keys(np.array([2, 0, 1]), (keys, values))]
-    [[0, 1, 1], [9, 7, 8]]
-    """
-    keys, values = pairs
-    begin, end = (np.searchsorted(keys, wanted, side) for side in ("left", "right"))
-    key_rows = np.repeat(np.arange(len(wanted)), end - begin)
-    first = np.cumsum(end - begin) - (end - begin)
-    return key_rows, values[
-        np.arange(len(key_rows)) - first[key_rows] + begin[key_rows]
-    ]
-
-
-def _meet_along(sources: Boxes, targets: Boxes, axis: int) -> _Side:
-    """Find the pairs of different ranges that intersect along an axis."""
-    target_ranges, target_numbers = _find_distinct_ranges(targets, axis)
-    source_ranges, source_numbers = _find_distinct_ranges(sources, axis)
-    low, high, _ = intersect_along(
-        (target_ranges[:, None, 0], target_ranges[:, None, 1], targets.steps[axis]),
-        (source_ranges[None, :, 0], source_ranges[None, :, 1], sources.steps[axis]),
-    )
-    target_pairs, source_pairs = np.nonzero(low < high)
-    return _Side((target_pairs, source_pairs), target_numbers, source_numbers)
-
-
-def _find_distinct_ranges(boxes: Boxes, axis: int) -> tuple[Ints, Ints]:
+def _find_distinct_ranges(boxes: Boxes, ranks: Ints, axis: int) -> tuple[Ints, Ints]:
     """Return the distinct ranges along an axis, and the number of each rank's range."""
-    pairs = np.stack([boxes.first[:, axis], boxes.end[:, axis]], axis=1)
+    pairs = np.stack([boxes.first[ranks, axis], boxes.end[ranks, axis]], axis=1)
     unique, numbers = np.unique(pairs, axis=0, return_inverse=True)
     return unique, numbers.reshape(-1)

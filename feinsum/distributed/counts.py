@@ -12,33 +12,29 @@ what really arrives, and :class:`RunReport` compares both by tensor and reader.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from constantdict import constantdict
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Boxes
 from feinsum.distributed.steps import (
     Allocation,
     Computation,
-    Event,
     Move,
     Release,
     get_tensor,
+    lower,
 )
 from feinsum.records import Links
 from feinsum.words import format_count
 
 if TYPE_CHECKING:
     from feinsum.distributed.plans import Plan
-
-NOTHING_SPARSE: Mapping[str, Fraction] = constantdict()
-"""The share of stored entries of every sparse tensor, where there is none."""
 
 MAX_ROW_NUMBER = 2**62
 """Numbers of rows that fit a 64-bit integer, with a factor of two to spare."""
@@ -192,25 +188,21 @@ def count_stored(boxes: Boxes, density: Fraction | None) -> list[int]:
 
 
 def tally(
-    events: Iterable[Event],
-    resident: Sequence[int],
-    density: Mapping[str, Fraction] = NOTHING_SPARSE,
-    *,
-    has_requests: bool = True,
+    plan: Plan, max_steps: int | None = None, *, has_requests: bool = True
 ) -> Tally:
     """Count elements, messages and multiply-adds of a plan without making its steps.
 
     Args:
-        events: the events of the plan, in order.
-        resident: elements of operands that each rank holds all the time.
-        density: the share of entries that sparse tensors store.
+        plan: the plan.
+        max_steps: see :func:`feinsum.distributed.steps.lower`.
         has_requests: also count requests, which takes most of the time.
     """
+    resident, density = plan.resident_elements, plan.density
     in_use = np.array(resident, object)
     peak, sizes, most_requests = in_use.copy(), dict[str, NDArray[Any]](), 0
     received, reduced, points = np.zeros((3, len(in_use)), object)
     messages = np.zeros(len(in_use))
-    for event in events:
+    for event in lower(plan, max_steps):
         match event:
             case Allocation(buffer, boxes):
                 share = density.get(get_tensor(buffer))

@@ -30,11 +30,8 @@ from feinsum.distributed.steps import (
     Free,
     Leaf,
     Make,
-    Receive,
-    Reduce,
-    Send,
     Step,
-    Take,
+    Transfer,
 )
 from feinsum.drawing import Arrow, FlowBox, Node, Panel, StepRow, draw_flow
 from feinsum.errors import PlanError
@@ -72,16 +69,16 @@ def _format_groups(plan: Plan, statements: Sequence[object]) -> Iterator[str]:
     ) -> str:
         return distribution.notation([shorten(i, group) for i in access.indices])
 
-    pairs = [*zip(plan.groups, plan.schedules, strict=True)]
-    lines = zip(statements or plan.groups, pairs, strict=True)
+    lines = zip(statements or plan.groups, plan.scheduled, strict=True)
     for line, (group, schedule) in lines:
         yield f"  {line}"
         yield f"    {shorten(format_schedule(group, schedule), group)}"
     # reversed, so that the first use of a tensor remains
-    first_uses = {a.tensor: (a, g) for g, _ in reversed(pairs) for a in g.inputs[::-1]}
+    readers = {a.tensor: g for g in reversed(plan.groups) for a in g.inputs}
     for name, start in plan.starts.items():
-        yield f"  {name} starts as {format_notation(start, *first_uses[name])}"
-    for group, _ in pairs:
+        access = plan.first_accesses[name]
+        yield f"  {name} starts as {format_notation(start, access, readers[name])}"
+    for group in plan.groups:
         if (name := group.output.tensor) in plan.outputs:
             end = plan.final_distributions[name]
             yield f"  {name} ends as {format_notation(end, group.output, group)}"
@@ -172,7 +169,7 @@ def format_blocks(plan: Plan) -> str:
 
 
 def _format_block_lines(plan: Plan) -> Iterator[str]:
-    for group, schedule in zip(plan.groups, plan.schedules, strict=True):
+    for group, schedule in plan.scheduled:
         yield str(group)
         needs = [(f"needs {a}", a, schedule.needs(a)) for a in group.inputs]
         result = f"leaves {group.output}", group.output, schedule.result
@@ -198,23 +195,22 @@ def format_steps(plan: Plan, rank: int) -> str:
             f"rank {rank}; expected one from 0 to {plan.processes - 1}",
             rules=("processes",),
         )
-    return "\n".join(map(_format_step, plan.steps[rank]))
+    return "\n".join(_format_step(step, rank) for step in plan.steps[rank])
 
 
-def _format_step(step: Step) -> str:
+def _format_step(step: Step, rank: int) -> str:
     match step:
         case Make(buffer, box, is_zero):
             zeros = " of zeros" if is_zero else ""
             return f"make     {buffer}[{_format_box(box)}]{zeros}"
-        case Take(source, target, box, is_added):
-            verb = "add to" if is_added else "into"
-            return f"take     {source}[{_format_box(box)}] {verb} {target}"
-        case Send(rank, source, box):
-            return f"send     {source}[{_format_box(box)}] to {rank}"
-        case Receive(rank, target, box):
-            return f"receive  {target}[{_format_box(box)}] from {rank}"
-        case Reduce(rank, target, box):
-            return f"reduce   {target}[{_format_box(box)}] from {rank}"
+        case Transfer(sender, receiver, source, target, box, is_added):
+            if sender == receiver:
+                verb = "add to" if is_added else "into"
+                return f"take     {source}[{_format_box(box)}] {verb} {target}"
+            if sender == rank:
+                return f"send     {source}[{_format_box(box)}] to {receiver}"
+            verb = "reduce " if is_added else "receive"
+            return f"{verb}  {target}[{_format_box(box)}] from {sender}"
         case Leaf(_, sources, target, box):
             factors = " * ".join(
                 f"{name}[{_format_box(operand_box)}]" for name, operand_box in sources
@@ -264,13 +260,12 @@ def rows_of(plan: Plan, n_groups: int | None = None) -> tuple[StepRow, ...]:
         plan: the plan to draw.
         n_groups: rows of the first groups alone; of all, if it is not given.
     """
-    groups = zip(plan.groups, plan.schedules, strict=True)
     return tuple(
         StepRow(
             f"{group}\n{format_schedule(group, schedule)}",
             tuple(_make_panels(plan, group, schedule)),
         )
-        for group, schedule in islice(groups, n_groups)
+        for group, schedule in islice(plan.scheduled, n_groups)
     )
 
 

@@ -26,7 +26,7 @@ matrix ``A[i,j]`` on this machine, with the ranks that hold each block::
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from itertools import accumulate, pairwise
@@ -34,7 +34,6 @@ from math import prod
 from typing import Annotated
 
 import numpy as np
-from constantdict import constantdict
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -175,22 +174,19 @@ def _compute_coordinates(sizes: tuple[int, ...], n_ranks: int) -> NDArray[np.int
     return np.stack(np.unravel_index(ranks, sizes), axis=1)
 
 
-def insert_bars(
-    words: Sequence[str], bounds: Sequence[int], bar: str = "|"
-) -> list[str]:
+def insert_bars(words: Sequence[str], bounds: Sequence[int]) -> list[str]:
     """Insert a bar where an inner level of a machine begins.
 
     Args:
         words: one for each axis of the machine.
         bounds: positions before which a bar is inserted.
-        bar: the bar.
 
     >>> insert_bars(["x", "y", "z"], (1,))
     ['x', '|', 'y', 'z']
     """
     text = list(words)
     for position in sorted(bounds, reverse=True):
-        text.insert(position, bar)
+        text.insert(position, "|")
     return text
 
 
@@ -427,22 +423,6 @@ def _find_notation_problem(
         if target.isdigit() and int(target) >= size:
             return f"has place {target} on an axis of {size}"
     return None
-
-
-@dataclass(frozen=True)
-class Requested:
-    """Distributions that a caller requests; the planner chooses all others.
-
-    Attributes:
-        starts: initial distributions by operand.
-        ends: final distributions by result.
-    """
-
-    starts: Mapping[str, Distribution] = constantdict()
-    ends: Mapping[str, Distribution] = constantdict()
-
-
-NOTHING_REQUESTED = Requested()
 
 
 def find_distribution_violations(

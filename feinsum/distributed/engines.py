@@ -11,27 +11,39 @@ dask   workers of a client     called by one process; lost workers are replaced
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib import import_module
+from collections.abc import Iterable, Iterator, Mapping
+from time import perf_counter
 from typing import Any, Protocol
 
-from feinsum.distributed.counts import Outcome
-from feinsum.distributed.local import LeafFunction, Progress, Semantics, check_named
+from feinsum.distributed.counts import Outcome, Traffic, build_report
+from feinsum.distributed.fleets import describe_fleet_here, describe_fleet_on_ranks
+from feinsum.distributed.local import (
+    LeafFunction,
+    Products,
+    Progress,
+    Semantics,
+    call_tuned,
+    check_memory,
+    compute_with_numpy,
+    get_free_bytes,
+    import_tuned_leaf,
+    name_outputs,
+    run_here,
+)
+from feinsum.distributed.mpi import (
+    gather,
+    get_world,
+    require_size,
+    run_on_ranks,
+    scatter,
+)
 from feinsum.distributed.plans import Plan
+from feinsum.distributed.storage import get_free_gpu_bytes, is_on_gpu
 from feinsum.errors import PlanError
 from feinsum.records import Fleet
 
-_CLASSES = {
-    "local": ("feinsum.distributed.local", "LocalEngine"),
-    "mpi": ("feinsum.distributed.mpi", "MpiEngine"),
-    "dask": ("feinsum.distributed.on_dask", "DaskEngine"),
-}
-
-ENGINES = tuple(_CLASSES)
+ENGINES = ("local", "mpi", "dask")
 """The engines that run plans: this process, MPI ranks, Dask workers."""
-
-Reader = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""Converts the arrays of a run to the operands of its plan."""
 
 
 class Engine(Protocol):
@@ -109,6 +121,79 @@ class Prepared:
             yield self._engine.outcome(run)
 
 
+class _EngineInCalls:
+    """An engine whose runs end before the call that begins them."""
+
+    n_ahead = 0
+
+    def outcome(self, run: Outcome) -> Outcome:
+        return run
+
+
+class LocalEngine(_EngineInCalls):
+    """The engine that runs all ranks in this process."""
+
+    def __init__(self, plan: Plan, on: Any, semantics: Semantics) -> None:
+        if on is not None:
+            raise PlanError(
+                f"the engine local runs in this process, not on {on!r:.80}; use the "
+                "engine mpi or dask",
+                rules=("engine",),
+            )
+        self.plan, self.semantics = plan, semantics
+
+    def submit(
+        self, arrays: Mapping[str, Any] | None, progress: Progress | None
+    ) -> Outcome:
+        start, plan = perf_counter(), self.plan
+        operands = self.semantics.read({} if arrays is None else arrays)
+        on_gpu = [array for array in operands.values() if is_on_gpu(array)]
+        free = get_free_gpu_bytes(on_gpu[0]) if on_gpu else get_free_bytes()
+        # all ranks share the memory of this process
+        check_memory(plan, free, n_ranks=plan.processes)
+        traffic = [Traffic() for _ in range(plan.processes)]
+        results = run_here(
+            plan, operands, meaning=self.semantics, traffic=traffic, progress=progress
+        )
+        report = build_report(plan, "local", traffic, perf_counter() - start)
+        return Outcome(name_outputs(plan, results), report)
+
+    def fleet(self) -> Fleet:
+        return describe_fleet_here(self.plan.processes, "local")
+
+
+class MpiEngine(_EngineInCalls):
+    """The engine of MPI ranks; rank 0 has the arrays and gets the results."""
+
+    def __init__(self, plan: Plan, comm: Any, semantics: Semantics) -> None:
+        self.plan, self.semantics = plan, semantics
+        self.comm = get_world() if comm is None else comm
+        require_size(plan, self.comm)
+
+    def submit(
+        self, arrays: Mapping[str, Any] | None, progress: Progress | None
+    ) -> Outcome:
+        plan, comm, start = self.plan, self.comm, perf_counter()
+        blocks, traffic = scatter(plan, arrays, comm, self.semantics.read), Traffic()
+        parts = run_on_ranks(
+            plan,
+            blocks,
+            comm,
+            meaning=self.semantics,
+            traffic=traffic,
+            progress=progress if comm.Get_rank() == 0 else None,
+        )
+        result = gather(plan, parts, comm, self.semantics)
+        results = {} if comm.Get_rank() else name_outputs(plan, result)
+        # every rank returns the report of all ranks
+        of_ranks = comm.allgather(traffic)
+        report = build_report(plan, "mpi", of_ranks, perf_counter() - start)
+        return Outcome(results, report)
+
+    def fleet(self) -> Fleet:
+        return describe_fleet_on_ranks(self.comm)
+
+
 def prepare(
     plan: Plan,
     engine: str = "local",
@@ -116,7 +201,6 @@ def prepare(
     *,
     leaf: LeafFunction | None = None,
     meaning: Semantics | None = None,
-    read: Reader = check_named,
 ) -> Prepared:
     """Prepare a plan to run on any number of inputs.
 
@@ -127,18 +211,25 @@ def prepare(
         leaf: function that computes a block; by default :func:`feinsum.call_einsum`,
             and numpy for ``local``.
         meaning: computes statements that are not einsums.
-        read: converts the arrays of a run to the operands of the plan; is called where
-            the arrays are, and raises a FeinsumError for arrays that do not fit.
 
     Raises:
         PlanError: with the rule ``engine``, if there is no such engine.
     """
-    if engine not in _CLASSES:
+    adapter: Engine
+    if engine == "local":
+        local = meaning or Products(plan, leaf or compute_with_numpy)
+        adapter = LocalEngine(plan, on, local)
+    elif engine == "mpi":
+        on_ranks = meaning or Products(plan, leaf or import_tuned_leaf())
+        adapter = MpiEngine(plan, on, on_ranks)
+    elif engine == "dask":
+        # imported when needed, for it needs Dask
+        from feinsum.distributed.on_dask import DaskEngine
+
+        adapter = DaskEngine(plan, on, meaning or Products(plan, leaf or call_tuned))
+    else:
         raise PlanError(
             f"there is no engine {engine!r}; expected {', '.join(ENGINES)}",
             rules=("engine",),
         )
-    # imported when needed: engines need mpi4py or Dask
-    module, name = _CLASSES[engine]
-    adapter = getattr(import_module(module), name)(plan, on, leaf, meaning, read)
     return Prepared(plan, adapter)

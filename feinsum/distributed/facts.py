@@ -33,11 +33,10 @@ from feinsum.distributed.boxes import Box
 from feinsum.distributed.groups import Access, Group
 from feinsum.distributed.local import compute_with_numpy, get_free_bytes
 from feinsum.distributed.plans import Plan
-from feinsum.distributed.program_plan import ProgramPlan
+from feinsum.distributed.program_plan import ProgramPlan, evaluate_block
 from feinsum.distributed.storage import get_slices, make_relative
 from feinsum.errors import FeinsumError, PlanError, WrongResultError
 from feinsum.ir import from_text
-from feinsum.ir.evaluation import evaluate_statement
 from feinsum.programs.key import program_key
 from feinsum.records import BlockCheck, Finding, Fleet, PlanRecord
 from feinsum.records.capability import compute_least_work, get_capability
@@ -114,7 +113,6 @@ def build_fact(
     counted: int,
     verification: BlockCheck,
     samples_s: Sequence[float] = (),
-    recorded_by: str = "feinsum",
 ) -> PlanRecord:
     """Build the fact of a run of a plan; a fleet without cores for all has no seconds.
 
@@ -124,7 +122,6 @@ def build_fact(
         counted: elements that the engine counted.
         verification: the comparison of sampled blocks with the reference.
         samples_s: seconds of each timed run.
-        recorded_by: who recorded the fact.
     """
     return PlanRecord(
         get_plan_key(plan),
@@ -134,7 +131,7 @@ def build_fact(
         counted,
         verification,
         tuple(samples_s) if fleet.is_timed else (),
-        {"recorded_by": recorded_by},
+        {"recorded_by": "feinsum"},
     )
 
 
@@ -365,24 +362,15 @@ def _compute_block(
 ) -> Array:
     """Compute the box of a statement's result, in at least double precision."""
     sides = _find_sides(group, boxes, get_inner_plan(plan).extents)
-    blocks = []
-    for access in group.inputs:
-        box = tuple(sides[i] for i in access.indices)
-        blocks.append(
-            arrays[access.tensor][get_slices(make_relative(box, boxes[access.tensor]))]
-        )
+    needed = [tuple(sides[i] for i in access.indices) for access in group.inputs]
+    blocks = [
+        arrays[name][get_slices(make_relative(box, boxes[name]))]
+        for name, box in zip((a.tensor for a in group.inputs), needed, strict=True)
+    ]
     if not isinstance(plan, ProgramPlan):
         exact = [block.astype(np.result_type(block, np.float64)) for block in blocks]
         product: Array = compute_with_numpy(group.subscripts, *exact)
         return product
     statement = plan.program.statements[k]
-    # bodies may use the values of indices: pass the start and step of each block
-    own_sides = {
-        name: sides[index]
-        for term, access in zip(statement.inputs, group.inputs, strict=True)
-        for name, index in zip(term, access.indices, strict=True)
-    }
-    first = {name: side.start for name, side in own_sides.items()}
-    steps = {name: side.step for name, side in own_sides.items()}
-    block: Array = evaluate_statement(statement, blocks, first, steps)
+    block = evaluate_block(statement, blocks, needed)
     return block.astype(plan.program.arrays[statement.result].dtype, copy=False)

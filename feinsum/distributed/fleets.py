@@ -91,11 +91,9 @@ def build_fleet(engine: EngineName, locations: Iterable[RankLocation]) -> Fleet:
     return Fleet(engine, hosts, threads, device, software)
 
 
-def describe_fleet_here(
-    processes: int, engine: EngineName = "mpi", threads: int = 1
-) -> Fleet:
-    """Describe a fleet of processes on this machine."""
-    location = replace(locate_rank(), threads=threads)
+def describe_fleet_here(processes: int, engine: EngineName = "mpi") -> Fleet:
+    """Describe a fleet of processes on this machine, with one thread each."""
+    location = replace(locate_rank(), threads=1)
     return build_fleet(engine, [location] * processes)
 
 

@@ -25,7 +25,7 @@ with a stationary tensor).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import exp, log, prod
 from typing import Any, TypeAlias
 
@@ -467,21 +467,20 @@ def _select_columns(group: Group, indices: Sequence[str], grids: Ints) -> Ints:
     return grids[:, [order.index(i) for i in indices]]
 
 
-def _choose_for_each(choose: Callable[[Group, Mapping[str, int], int], Grid]) -> Choose:
-    """Return a function that chooses a grid for each group independently."""
-
-    def choose_grids(
-        groups: Sequence[Group], extents: Mapping[str, int], n: int
-    ) -> list[Grid]:
-        return [choose(group, extents, n) for group in groups]
-
-    return choose_grids
+def _choose_each(
+    choose: Callable[[Group, Mapping[str, int], int], Grid],
+    groups: Sequence[Group],
+    extents: Mapping[str, int],
+    n: int,
+) -> list[Grid]:
+    """Choose a grid for each group independently."""
+    return [choose(group, extents, n) for group in groups]
 
 
 GRIDS: Mapping[str, Choose] = {
     "stationary": _choose_stationary_grid,
-    "deinsum": _choose_for_each(choose_deinsum_grid),
-    "footprint": _choose_for_each(choose_footprint_grid),
+    "deinsum": partial(_choose_each, choose_deinsum_grid),
+    "footprint": partial(_choose_each, choose_footprint_grid),
     "eindecomp": choose_eindecomp_grids,
 }
 """The ways to choose a grid for every group."""

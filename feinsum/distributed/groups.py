@@ -16,7 +16,7 @@ Source: Deinsum, section IV-A (fusion, never across a reduction).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -25,9 +25,10 @@ from typing import Any
 import numpy as np
 from constantdict import constantdict
 
-from feinsum.contraction.paths import Path, find_path
+from feinsum.contraction.paths import Path, check_path, find_path
+from feinsum.contraction.steps import find_steps
 from feinsum.distributed.distribution import make_notation_error
-from feinsum.errors import PlanError
+from feinsum.errors import InvalidPathError, PlanError
 from feinsum.ir import BatchedEinsum, IndexList, write_subscripts
 from feinsum.ir.operand import Violation
 from feinsum.ir.statement import Statement
@@ -155,42 +156,24 @@ def _require_plain(einsum: BatchedEinsum) -> None:
 
 def _split_along(einsum: BatchedEinsum, path: Path) -> Iterator[Group]:
     """Yield one group for every step of the path."""
-    names = [operand.name for operand in einsum.rows[0]]
-    remaining = [Access(n, t) for n, t in zip(names, einsum.inputs, strict=True)]
-    fresh_names = (name for k in range(10**6) if (name := f"t{k}") not in names)
-    for position, step in enumerate(path):
-        is_distinct = len(set(step)) == len(step)
-        if not (step and is_distinct and set(step) <= set(range(len(remaining)))):
-            raise PlanError(
-                f"step {step} of the path is out of range for {len(remaining)} tensors",
-                rules=("path",),
-            )
-        inputs = tuple(remaining[k] for k in step)
-        remaining = [access for k, access in enumerate(remaining) if k not in step]
-        if position + 1 == len(path):
-            name = RESULT if RESULT not in names else f"{RESULT}_"
-            output = Access(name, einsum.output)
-        else:
-            # indices that no later step needs are summed in this one
-            needed = {i for access in remaining for i in access.indices} | set(
-                einsum.output
-            )
-            indices = _unite_ordered(inputs, needed, einsum.indices)
-            output = Access(next(fresh_names), indices)
-        yield Group(inputs, output)
-        remaining.append(output)
-    if len(remaining) != 1:
-        raise PlanError(
-            f"the path leaves {len(remaining)} tensors; expected one", rules=("path",)
-        )
-
-
-def _unite_ordered(
-    accesses: Sequence[Access], needed: Iterable[str], order: IndexList
-) -> IndexList:
-    """Return the needed indices of some tensors, in the order of the einsum."""
-    indices = {i for access in accesses for i in access.indices} & set(needed)
-    return tuple(i for i in order if i in indices)
+    try:
+        check_path(path, len(einsum.inputs))
+    except InvalidPathError as error:
+        raise PlanError(str(error), rules=("path",)) from None
+    operands = [operand.name for operand in einsum.rows[0]]
+    fresh_names = (name for k in range(10**6) if (name := f"t{k}") not in operands)
+    # the results of steps follow the operands
+    arrays = [Access(n, t) for n, t in zip(operands, einsum.inputs, strict=True)]
+    *steps, last = find_steps(
+        einsum.inputs, einsum.output, path, is_pairwise=False, has_sums_first=False
+    )
+    for step in steps:
+        indices = tuple(i for i in einsum.indices if i in step.output)
+        arrays.append(Access(next(fresh_names), indices))
+        yield Group(tuple(arrays[k] for k in step.operands), arrays[-1])
+    name = RESULT if RESULT not in operands else f"{RESULT}_"
+    output = Access(name, einsum.output)
+    yield Group(tuple(arrays[k] for k in last.operands), output)
 
 
 def _fuse_products(steps: list[Group]) -> Iterator[Group]:

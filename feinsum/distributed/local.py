@@ -17,25 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box
-from feinsum.distributed.counts import Outcome, Traffic, build_report
-from feinsum.distributed.fleets import describe_fleet_here
-from feinsum.distributed.gpu_memory import (
-    find_prototype,
-    get_free_gpu_bytes,
-    is_on_gpu,
-    synchronize,
-)
+from feinsum.distributed.counts import Traffic
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.steps import (
     Computation,
     Free,
     Leaf,
     Make,
-    Receive,
-    Reduce,
-    Send,
     Step,
-    Take,
+    Transfer,
     get_tensor,
     list_steps,
 )
@@ -43,17 +33,18 @@ from feinsum.distributed.storage import (
     Stored,
     as_entries,
     as_stored,
-    compute_sparse_leaf,
     count_stored_bytes,
+    find_prototype,
     get_dtype,
+    is_on_gpu,
     join_parts,
     make_array,
     make_relative,
+    synchronize,
     take_box,
 )
 from feinsum.errors import PlanError
 from feinsum.ir import parse_subscripts, write_subscripts
-from feinsum.records import Fleet
 from feinsum.sparse import COO
 
 LeafFunction: TypeAlias = Callable[..., Any]
@@ -95,8 +86,17 @@ def compute_with_numpy(subscripts: str, *blocks: Any) -> Any:
     """Compute the reference: numpy, with long names of indices replaced by letters."""
     text = replace_names(subscripts)
     if any(isinstance(block, COO) for block in blocks):
-        return compute_sparse_leaf(text, *blocks)
+        from feinsum.calling.sparse.call import compute_by_entries
+
+        return compute_by_entries(text, blocks)
     return np.einsum(text, *blocks, optimize=len(blocks) > 2)
+
+
+def call_tuned(subscripts: str, *blocks: Any) -> Any:
+    """Compute a leaf by :func:`feinsum.call_einsum`, imported where it is computed."""
+    from feinsum.calling import call_einsum
+
+    return call_einsum(subscripts, *blocks)
 
 
 def import_tuned_leaf() -> LeafFunction:
@@ -156,6 +156,9 @@ class Semantics(Protocol):
     def neutral(self, tensor: str) -> Any:
         """Return the neutral element of the reduction of a tensor."""
 
+    def read(self, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Convert the arrays of a run to the operands of the plan."""
+
 
 class Products:
     """The semantics of einsums: sums of products."""
@@ -182,6 +185,15 @@ class Products:
 
     def neutral(self, tensor: str) -> Any:
         return 0
+
+    def read(self, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not isinstance(arrays, Mapping):
+            raise PlanError(
+                f"the arrays of a run are a {type(arrays).__name__}; expected arrays "
+                "by name, such as {'A': a, 'B': b}",
+                rules=("blocks",),
+            )
+        return arrays
 
 
 class Buffers:
@@ -236,7 +248,7 @@ class Buffers:
                     box, dtype, fill, is_sparse=is_sparse, like=self.like
                 )
                 self.put(buffer, box, array)
-            case Take(source, target, box, is_added):
+            case Transfer(source=source, target=target, box=box, is_added=is_added):
                 self.store(target, box, self.view(source, box), is_added)
             case Leaf():
                 blocks = [self.view(name, box) for name, box in step.sources]
@@ -283,10 +295,10 @@ class Buffers:
         if value is not target:
             target[...] = value
 
-    def receive(self, name: str, box: Box, value: Any, is_added: bool) -> None:
+    def receive(self, step: Transfer, value: Any) -> None:
         """Store values received from another rank, and count them."""
-        self.traffic.count_message(name, value.size, is_added=is_added)
-        self.store(name, box, value, is_added)
+        self.traffic.count_message(step.target, value.size, is_added=step.is_added)
+        self.store(step.target, step.box, value, step.is_added)
 
 
 def run_here(
@@ -404,21 +416,6 @@ def check_support(plan: Plan, semantics: Semantics, like: Any) -> None:
     )
 
 
-def check_named(arrays: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arrays of a run.
-
-    Raises:
-        PlanError: with the rule ``blocks``, if they have no names.
-    """
-    if not isinstance(arrays, Mapping):
-        raise PlanError(
-            f"the arrays of a run are a {type(arrays).__name__}; expected arrays by "
-            "name, such as {'A': a, 'B': b}",
-            rules=("blocks",),
-        )
-    return arrays
-
-
 def check_operands(plan: Plan, operands: Mapping[str, Any]) -> dict[str, Stored]:
     """Return whole operands as arrays with the plan's shapes and dtypes.
 
@@ -468,69 +465,13 @@ def _run_events(
         n_leaves = sum(len(event.boxes.ranks()) for event in computations)
     report = count_leaves(n_leaves, progress)
     for event in plan.events():
-        in_transit: dict[Any, NDArray[Any]] = {}
+        in_transit: dict[Transfer, NDArray[Any]] = {}
         for rank, step in list_steps(event):
-            match step:
-                case Send(receiver, source, box):
-                    # a copy: ranks must not share memory
-                    block = ranks[rank].view(source, box).copy()
-                    in_transit[rank, receiver, box] = block
-                case Receive(sender, target, box) | Reduce(sender, target, box):
-                    value = in_transit.pop((sender, rank, box))
-                    is_added = isinstance(step, Reduce)
-                    ranks[rank].receive(target, box, value, is_added)
-                case _:
-                    ranks[rank].do(step)
-                    report(step)
-
-
-class LocalEngine:
-    """The engine that runs all ranks in this process."""
-
-    n_ahead = 0
-
-    def __init__(
-        self,
-        plan: Plan,
-        on: Any,
-        leaf: LeafFunction | None,
-        meaning: Semantics | None,
-        read: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-    ) -> None:
-        if on is not None:
-            raise PlanError(
-                f"the engine local runs in this process, not on {on!r:.80}; use the "
-                "engine mpi or dask",
-                rules=("engine",),
-            )
-        self.plan, self.leaf, self.meaning, self.read = plan, leaf, meaning, read
-
-    def submit(
-        self, arrays: Mapping[str, Any] | None, progress: Progress | None
-    ) -> Outcome:
-        start, plan, operands = (
-            perf_counter(),
-            self.plan,
-            self.read({} if arrays is None else arrays),
-        )
-        on_gpu = [array for array in operands.values() if is_on_gpu(array)]
-        free = get_free_gpu_bytes(on_gpu[0]) if on_gpu else get_free_bytes()
-        # all ranks share the memory of this process
-        check_memory(plan, free, n_ranks=plan.processes)
-        traffic = [Traffic() for _ in range(plan.processes)]
-        results = run_here(
-            plan,
-            operands,
-            leaf=self.leaf,
-            meaning=self.meaning,
-            traffic=traffic,
-            progress=progress,
-        )
-        report = build_report(plan, "local", traffic, perf_counter() - start)
-        return Outcome(name_outputs(plan, results), report)
-
-    def outcome(self, run: Outcome) -> Outcome:
-        return run
-
-    def fleet(self) -> Fleet:
-        return describe_fleet_here(self.plan.processes, "local")
+            if not (isinstance(step, Transfer) and step.is_message):
+                ranks[rank].do(step)
+                report(step)
+            elif rank == step.sender:
+                # a copy: ranks must not share memory
+                in_transit[step] = ranks[rank].view(step.source, step.box).copy()
+            else:
+                ranks[rank].receive(step, in_transit.pop(step))

@@ -16,23 +16,25 @@ lists of distributions of a tensor, the elements that ranks both hold and need.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
-from functools import partial, reduce
+from functools import reduce
 from itertools import combinations, product
 from math import inf, prod
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import take_block
-from feinsum.distributed.counts import NOTHING_SPARSE
 from feinsum.distributed.distribution import Distribution, Machine
 from feinsum.distributed.groups import Access, Group, get_shape
 from feinsum.distributed.schedule import derive_distribution
+
+if TYPE_CHECKING:
+    from feinsum.distributed.plans import Plan
 
 MAX_EXCESS = 1.25
 """Maximum ratio of the work of the busiest process to the average in an even map."""
@@ -42,6 +44,10 @@ MAX_AT_ONCE = 2**20
 
 MAX_CACHED = 2**16
 """Largest table that is cached for later requests, in entries."""
+
+
+_Cuts: TypeAlias = tuple[int | tuple[int, int], ...]
+"""Machine axes that partition one axis of a tensor; or with a fixed coordinate each."""
 
 
 class Tier(Enum):
@@ -73,30 +79,27 @@ class GroupMaps:
 
     def with_start(
         self,
+        bare: Plan,
         access: Access,
         start: Distribution,
         machine: Machine,
-        extents: Mapping[str, int],
         of_element: float,
-        *,
-        is_sparse: bool,
     ) -> GroupMaps | None:
         """Add the cost of moving an input from where it starts; None if it cannot move.
 
         Args:
+            bare: the plan of the group.
             access: the input.
             start: its initial distribution, on any machine.
             machine: the machine of the maps.
-            extents: extent of each index.
             of_element: cost of an element.
-            is_sparse: whether the entries of the input cannot move.
         """
-        shape = get_shape(access, extents)
+        shape = get_shape(access, bare.extents)
         rows = range(len(self.maps))
         needs = [derive_distribution(self.axes(k), access, machine) for k in rows]
         costs = {}
         for need in dict.fromkeys(needs):
-            if not is_sparse:
+            if not bare.is_sparse(access.tensor):
                 costs[need] = of_element * count_moved(shape, start, need)
             else:
                 # the planner makes axes of sparse operands cyclic at the end
@@ -122,30 +125,39 @@ def count_moved(
     return target.boxes(shape, n_ranks).count_missing(source.boxes(shape, n_ranks))
 
 
-def list_group_maps(
-    group: Group,
-    extents: Mapping[str, int],
-    machine: Machine,
-    skipped: Sequence[Access],
-    max_elements: float,
-    tier: Tier,
-    max_excess: float,
-    of_axes: NDArray[np.float64],
-    density: Mapping[str, Fraction] = NOTHING_SPARSE,
-) -> GroupMaps | None:
-    """Return the maps of a tier; None if there are none.
+class Limits(NamedTuple):
+    """The maps that a search considers.
 
-    Args:
-        group: the group to map.
-        extents: extent of each index.
-        machine: the machine whose axes partition indices.
-        skipped: inputs that are not counted, because they were used before.
+    Attributes:
         max_elements: limit on the elements that a process holds.
         tier: which maps to consider.
         max_excess: limit on the work of a process over the average, for the first tier.
-        of_axes: see :class:`feinsum.distributed.levels.CopyCosts`.
-        density: see :func:`feinsum.distributed.search.find_best_schedules`.
     """
+
+    max_elements: float
+    tier: Tier
+    max_excess: float
+
+
+def list_group_maps(
+    bare: Plan,
+    group: Group,
+    machine: Machine,
+    skipped: Sequence[Access],
+    of_axes: NDArray[np.float64],
+    limits: Limits,
+) -> GroupMaps | None:
+    """Return the maps of a group within some limits; None if there are none.
+
+    Args:
+        bare: the plan of the group.
+        group: the group to map.
+        machine: the machine whose axes partition indices.
+        skipped: inputs that are not counted, because they were used before.
+        of_axes: see :class:`feinsum.distributed.levels.CopyCosts`.
+        limits: which maps to consider.
+    """
+    extents, density = bare.extents, bare.density
     indices = group.indices
     # entries of a sparse tensor never move, and are never copied
     fixed = [a.indices for a in group.inputs if a.tensor in density]
@@ -165,13 +177,13 @@ def list_group_maps(
     # 1 if all processes have the same work; more with ragged blocks
     excess = work * machine.n_processes / max(1.0, lengths.prod())
     is_viable = (n_parts <= np.maximum(lengths, 1)).all(axis=1)
-    if tier is Tier.EVEN:
-        is_viable &= excess <= max_excess + 1e-9
-    elif tier is Tier.ANY:
+    if limits.tier is Tier.EVEN:
+        is_viable &= excess <= limits.max_excess + 1e-9
+    elif limits.tier is Tier.ANY:
         is_viable = work == work.min()
     # with a loop this is a lower bound of what the final plan holds
     resident = _compute_min_resident(group, blocks, density)
-    is_viable &= resident <= max_elements
+    is_viable &= resident <= limits.max_elements
     if not is_viable.any():
         return None
     maps, excess = maps[is_viable], excess[is_viable]
@@ -227,8 +239,7 @@ class Overlaps:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.coordinates = machine.coordinates(machine.n_processes)
-        self._ranges: dict[tuple[int, tuple[int, ...]], NDArray[np.int64]] = {}
-        self._is_at: dict[tuple[tuple[int, int], ...], NDArray[np.float64]] = {}
+        self._ranges: dict[tuple[int, _Cuts], NDArray[np.int64]] = {}
         self._shared: dict[Hashable, NDArray[np.float64]] = {}
         self._lengths: dict[Hashable, NDArray[np.float64]] = {}
 
@@ -267,15 +278,6 @@ class Overlaps:
                 total += (-1) ** size * shared
         return total
 
-    def is_at(self, fixed: tuple[tuple[int, int], ...]) -> NDArray[np.float64]:
-        """Return 1 for ranks at fixed coordinates, 0 for all others."""
-        if fixed not in self._is_at:
-            is_at = np.ones(self.machine.n_processes)
-            for k, coordinate in fixed:
-                is_at *= self.coordinates[:, k] == coordinate
-            self._is_at[fixed] = is_at
-        return self._is_at[fixed]
-
     def _count_shared_by(
         self,
         shape: Sequence[int],
@@ -310,74 +312,63 @@ class Overlaps:
                     for half_side in halves
                 ]
             )
-        total = _expand_choices(
-            [[d.fixed for d in side] for side in sides],
-            lambda choices: reduce(np.multiply, _broadcast(choices, self.is_at)),
-        )
+        # processes at other than the fixed coordinates have an empty range
+        total = self._expand_lengths(1, [[d.fixed for d in side] for side in sides])
         for axis, extent in enumerate(shape):
-            total = total * _expand_choices(
-                [[d.cuts[axis] for d in side] for side in sides],
-                partial(self._compute_shared_lengths, extent),
-            )
+            cuts = [[d.cuts[axis] for d in side] for side in sides]
+            total = total * self._expand_lengths(extent, cuts)
         counts: NDArray[np.float64] = total.sum(axis=-1)
         return np.broadcast_to(counts, [len(side) for side in sides])
 
-    def _compute_shared_lengths(
-        self, extent: int, choices: Sequence[Sequence[tuple[int, ...]]]
+    def _expand_lengths(
+        self, extent: int, choices: Sequence[Sequence[_Cuts]]
     ) -> NDArray[np.float64]:
-        """Return the length that ranks share along an axis, for all combinations."""
-        key = extent, *map(tuple, choices)
+        """Return the length that ranks share along an axis, for all combinations.
+
+        There is an axis for each side, and the ranks last.
+        """
+        # distributions differ in few of these choices
+        unique = [tuple(dict.fromkeys(side)) for side in choices]
+        lengths = self._compute_shared_lengths(extent, unique)
+        if lengths.size == lengths.shape[-1]:
+            return lengths  # every side has a single choice, which broadcasts
+        numbers = [{choice: k for k, choice in enumerate(side)} for side in unique]
+        rows = [
+            [number[choice] for choice in side]
+            for side, number in zip(choices, numbers, strict=True)
+        ]
+        return lengths[np.ix_(*rows)]
+
+    def _compute_shared_lengths(
+        self, extent: int, choices: Sequence[tuple[_Cuts, ...]]
+    ) -> NDArray[np.float64]:
+        key = extent, *choices
         if key in self._lengths:
             return self._lengths[key]
-        ranges = [
-            [self._compute_range(extent, cuts) for cuts in side] for side in choices
-        ]
-        low = reduce(np.maximum, _broadcast(ranges, lambda pair: pair[0]))
-        high = reduce(np.minimum, _broadcast(ranges, lambda pair: pair[1]))
-        lengths: NDArray[np.float64] = np.maximum(high - low, 0).astype(float)
+        lows, highs = [], []
+        for k, side in enumerate(choices):
+            ranges = np.array([self._compute_range(extent, cuts) for cuts in side])
+            shape = [1] * len(choices) + [ranges.shape[-1]]
+            shape[k] = len(side)
+            lows.append(ranges[:, 0].reshape(shape))
+            highs.append(ranges[:, 1].reshape(shape))
+        difference = reduce(np.minimum, highs) - reduce(np.maximum, lows)
+        lengths: NDArray[np.float64] = np.maximum(difference, 0).astype(float)
         if lengths.size <= MAX_CACHED:
             self._lengths[key] = lengths
         return lengths
 
-    def _compute_range(self, extent: int, cuts: tuple[int, ...]) -> NDArray[np.int64]:
+    def _compute_range(self, extent: int, cuts: _Cuts) -> NDArray[np.int64]:
         """Return start and end of the block of each rank, shape (2, n_ranks)."""
         if (extent, cuts) not in self._ranges:
             n_ranks = self.machine.n_processes
             low, high = np.zeros(n_ranks, np.int64), np.full(n_ranks, extent, np.int64)
             for k in cuts:
-                coordinates, size = self.coordinates[:, k], self.machine.sizes[k]
-                low, high = take_block(low, high, coordinates, size)
+                if isinstance(k, tuple):
+                    axis, coordinate = k
+                    high = high * (self.coordinates[:, axis] == coordinate)
+                else:
+                    coordinates, size = self.coordinates[:, k], self.machine.sizes[k]
+                    low, high = take_block(low, high, coordinates, size)
             self._ranges[extent, cuts] = np.stack([low, high])
         return self._ranges[extent, cuts]
-
-
-def _broadcast(
-    choices: Sequence[Sequence[Any]], of_ranks: Callable[[Any], NDArray[Any]]
-) -> Iterator[NDArray[Any]]:
-    """Yield for every side an array over its choices and the ranks.
-
-    These broadcast together, with an axis for each side and the ranks last.
-    """
-    for k, side in enumerate(choices):
-        rows = np.array([of_ranks(choice) for choice in side])
-        lengths = [1] * len(choices) + [rows.shape[1]]
-        lengths[k] = len(side)
-        yield rows.reshape(lengths)
-
-
-def _expand_choices(
-    choices: Sequence[Sequence[Hashable]],
-    table: Callable[[Sequence[Sequence[Any]]], NDArray[np.float64]],
-) -> NDArray[np.float64]:
-    """Expand a table of the distinct choices to all combinations of choices."""
-    unique = [list(dict.fromkeys(side)) for side in choices]
-    numbers = [{choice: k for k, choice in enumerate(side)} for side in unique]
-    # distributions differ in few of these choices
-    small = table(unique)
-    if small.size == small.shape[-1]:
-        return small  # every side has a single choice, which broadcasts
-    rows = [
-        [number[choice] for choice in side]
-        for side, number in zip(choices, numbers, strict=True)
-    ]
-    return small[np.ix_(*rows)]

@@ -25,18 +25,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from feinsum.distributed.boxes import Box
+from feinsum.distributed.boxes import Box, count_entries
 from feinsum.distributed.steps import (
     Allocation,
     Event,
     Free,
     Make,
     Move,
-    Receive,
-    Reduce,
     Release,
-    Send,
     Step,
+    Transfer,
     list_steps,
 )
 
@@ -69,6 +67,11 @@ class Collective:
     @property
     def is_reduction(self) -> bool:
         return self.kind in ("reduce-scatter", "reduce")
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of elements of the pieces of each rank."""
+        return [sum(count_entries(box) for _, box in row) for row in self.pieces]
 
     @property
     def root(self) -> int:
@@ -174,7 +177,7 @@ def build_phases(events: Iterable[Event]) -> tuple[Mapping[int, Phase], ...]:
     >>> plan = feinsum.plan(feinsum.einsum("ij,jk->ik", A, B), processes=8)
     >>> phases = build_phases(plan.events())  # fetch and compute; reduce
     >>> [sorted({type(s).__name__ for s, _ in of[0].steps}) for of in phases if of]
-    [['Free', 'Leaf', 'Make', 'Receive', 'Take'], ['Free', 'Reduce', 'Take']]
+    [['Free', 'Leaf', 'Make', 'Transfer'], ['Free', 'Transfer']]
     """
     now, written = 0, defaultdict[str, int](int)
     rounds: list[dict[int, _PhaseBuilder]] = [{}]
@@ -187,10 +190,8 @@ def build_phases(events: Iterable[Event]) -> tuple[Mapping[int, Phase], ...]:
         elif not isinstance(event, Release):
             name = event.buffer if isinstance(event, Allocation) else event.target
             written[name] = now
-        sources: dict[tuple[int, int, Box], str] = {}
         for rank, step in list_steps(event):
-            if isinstance(step, Send):
-                sources[rank, step.rank, step.box] = step.source
+            if isinstance(step, Transfer) and rank != step.receiver:
                 continue
             if isinstance(step, Make | Free) and rank not in rounds[now]:
                 # not worth a task: runs before the next steps of this rank
@@ -198,10 +199,7 @@ def build_phases(events: Iterable[Event]) -> tuple[Mapping[int, Phase], ...]:
                 continue
             if rank not in rounds[now]:
                 rounds[now][rank] = _PhaseBuilder(waiting.pop(rank, ()))
-            source = ""
-            if isinstance(step, Receive | Reduce):
-                source = sources[step.rank, rank, step.box]
-            rounds[now][rank].add(step, source)
+            rounds[now][rank].add(step)
     for rank, steps in waiting.items():
         # an output may be a buffer that no step writes to
         if any(isinstance(step, Make) for step in steps):
@@ -221,15 +219,14 @@ class _PhaseBuilder:
         ]
         self.pieces: dict[int, dict[tuple[str, Box], int]] = defaultdict(dict)
 
-    def add(self, step: Step, source: str) -> None:
-        """Add a step; ``source`` is the sender's buffer of a step that receives."""
-        if not isinstance(step, Receive | Reduce):
+    def add(self, step: Step) -> None:
+        if not (isinstance(step, Transfer) and step.is_message):
             self.steps.append((step, None))
             return
-        piece, parcel = (source, step.box), self.pieces[step.rank]
+        piece, parcel = (step.source, step.box), self.pieces[step.sender]
         # one piece serves several steps
         parcel.setdefault(piece, len(parcel))
-        self.steps.append((step, (step.rank, piece)))
+        self.steps.append((step, (step.sender, piece)))
 
     def build(self) -> Phase:
         numbers = {rank: k for k, rank in enumerate(self.pieces)}

@@ -17,26 +17,15 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from time import perf_counter
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box, count_entries, get_box_shape
-from feinsum.distributed.counts import Outcome, Traffic, build_report
-from feinsum.distributed.fleets import describe_fleet_on_ranks
-from feinsum.distributed.gpu_memory import (
-    find_prototype,
-    get_free_gpu_bytes,
-    is_mpi_cuda_aware,
-    make_prototype,
-    synchronize,
-    to_host,
-)
+from feinsum.distributed.counts import Traffic
 from feinsum.distributed.local import (
     Buffers,
     LeafFunction,
@@ -55,20 +44,21 @@ from feinsum.distributed.local import (
 )
 from feinsum.distributed.messages import Collective, Pieces
 from feinsum.distributed.plans import Plan
-from feinsum.distributed.steps import (
-    Free,
-    Leaf,
-    Receive,
-    Reduce,
-    Send,
-    Step,
-    Take,
-    get_tensor,
+from feinsum.distributed.steps import Free, Leaf, Step, Transfer, get_tensor
+from feinsum.distributed.storage import (
+    Stored,
+    as_stored,
+    find_prototype,
+    get_dtype,
+    get_free_gpu_bytes,
+    is_mpi_cuda_aware,
+    make_prototype,
+    synchronize,
+    take_box,
+    to_host,
 )
-from feinsum.distributed.storage import Stored, as_stored, get_dtype, take_box
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.extras import require_extra
-from feinsum.records import Fleet
 from feinsum.words import format_count
 
 T = TypeVar("T")
@@ -279,14 +269,6 @@ def run_on_every_rank(comm: Any, work: Callable[[], T]) -> T:
     return result  # type: ignore[return-value]  # work has returned it
 
 
-@dataclass(frozen=True)
-class _Arrival:
-    """A message on its way to a buffer, and the function that stores it there."""
-
-    request: Any
-    store: Callable[[], None]
-
-
 class _Interpreter:
     """Interprets the steps of this rank.
 
@@ -295,7 +277,8 @@ class _Interpreter:
 
     Attributes:
         sending: requests, each with the array that MPI reads until it is done.
-        arriving: messages on their way to each buffer.
+        arriving: requests of messages on their way to each buffer, each with the
+            function that stores the message there.
         incoming: the receives of each tag, which a collective replaces.
         like: an array in the memory that MPI reads and writes; None on the host.
         operands: buffers that no step writes to.
@@ -305,15 +288,15 @@ class _Interpreter:
         self.comm, self.buffers, self.rank = comm, buffers, comm.Get_rank()
         self.steps, self.operands = plan.steps[self.rank], frozenset(plan.operands)
         self.sending: list[tuple[Any, Any]] = []
-        self.arriving: dict[str, list[_Arrival]] = {}
+        self.arriving: dict[str, list[tuple[Any, Callable[[], None]]]] = {}
         self.collectives = {
             collective.tag: collective
             for collective in plan.collectives
             if self.rank in collective.ranks and self._is_usable(collective)
         }
-        self.incoming: dict[int, list[Receive | Reduce]] = defaultdict(list)
+        self.incoming: dict[int, list[Transfer]] = defaultdict(list)
         for step in self.steps:
-            if isinstance(step, Receive | Reduce):
+            if isinstance(step, Transfer) and step.sender != self.rank:
                 self.incoming[step.tag].append(step)
         is_direct = buffers.like is not None and is_mpi_cuda_aware()
         self.like = buffers.like if is_direct else None
@@ -344,7 +327,7 @@ class _Interpreter:
 
     def _do(self, step: Step) -> None:
         match step:
-            case Send(tag=tag) | Receive(tag=tag) | Reduce(tag=tag):
+            case Transfer(tag=tag) if step.is_message:
                 if (collective := self.collectives.get(tag)) is None:
                     self._start_message(step)
                 elif tag not in self.begun:
@@ -355,8 +338,8 @@ class _Interpreter:
             case Leaf():
                 for name, _ in step.sources:
                     self._wait_for(name)
-            case Take(source, _, _, _):
-                self._wait_for(source)
+            case Transfer():
+                self._wait_for(step.source)
             case Free(buffer):
                 # no message may write to a freed buffer
                 self._wait_for(buffer)
@@ -365,38 +348,35 @@ class _Interpreter:
         self.buffers.do(step)
 
     def _wait_for(self, name: str) -> None:
-        for arrival in self.arriving.pop(name, ()):
-            arrival.request.Wait()
-            arrival.store()
+        for request, store in self.arriving.pop(name, ()):
+            request.Wait()
+            store()
 
     def _expect(self, name: str, request: Any, store: Callable[[], None]) -> None:
-        self.arriving.setdefault(name, []).append(_Arrival(request, store))
+        self.arriving.setdefault(name, []).append((request, store))
 
-    def _start_message(self, step: Send | Receive | Reduce) -> None:
+    def _start_message(self, step: Transfer) -> None:
         """Start one message, point to point."""
-        if isinstance(step, Send):
+        if step.sender == self.rank:
             self._wait_for(step.source)
             value = self.buffers.view(step.source, step.box)
             # MPI reads it until the request is done; leaves may write to other buffers
             if step.source not in self.operands or not value.flags.c_contiguous:
                 value = value.copy()
             value = self._prepare_sent(value)
-            request = self.comm.Isend(value, step.rank, step.tag % N_TAGS)
+            request = self.comm.Isend(value, step.receiver, step.tag % N_TAGS)
             self.sending.append((request, value))
             return
         target = self.buffers.view(step.target, step.box)
-        is_reduced = isinstance(step, Reduce)
         is_staged = self.buffers.like is not None and self.like is None
-        if is_reduced or is_staged or not target.flags.c_contiguous:
+        if step.is_added or is_staged or not target.flags.c_contiguous:
             value = np.empty(target.shape, target.dtype, like=self.like)
-            store = partial(
-                self.buffers.receive, step.target, step.box, value, is_reduced
-            )
+            store = partial(self.buffers.receive, step, value)
         else:
             # no step uses this part of the buffer before the message has arrived
             value, count = target, self.buffers.traffic.count_message
             store = partial(count, step.target, target.size, is_added=False)
-        request = self.comm.Irecv(value, step.rank, step.tag % N_TAGS)
+        request = self.comm.Irecv(value, step.sender, step.tag % N_TAGS)
         self._expect(step.target, request, store)
 
     def _prepare_sent(self, value: Any) -> Any:
@@ -433,10 +413,7 @@ class _Interpreter:
     def _start_gathering(self, collective: Collective, position: int) -> None:
         comm = self._get_communicator(collective.ranks, collective.tag)
         dtype = self._get_dtype(collective)
-        n_bytes = [
-            sum(count_entries(box) for _, box in pieces) * dtype.itemsize
-            for pieces in collective.pieces
-        ]
+        n_bytes = [n * dtype.itemsize for n in collective.sizes]
         # as bytes, because MPI lacks some of numpy's dtypes
         sent = self._pack(collective.pieces[position], dtype).view(np.uint8)
         # the pieces of all ranks, one after the other; each step takes its section
@@ -447,22 +424,16 @@ class _Interpreter:
             request = comm.Ibcast(received, collective.root)
         else:
             request = comm.Iallgatherv(sent, [received, n_bytes])
-        offsets: dict[tuple[int, Box], int] = {}
-        offset = 0
-        for rank, pieces in zip(collective.ranks, collective.pieces, strict=True):
-            for _, box in pieces:
-                offsets[rank, box] = offset
-                offset += count_entries(box) * dtype.itemsize
         self.sending.append((request, (sent, received)))
-
-        def store(step: Receive | Reduce, part: NDArray[Any]) -> None:
-            value = part.view(dtype).reshape(get_box_shape(step.box))
-            self.buffers.receive(step.target, step.box, value, False)
-
+        pairs = zip(collective.ranks, collective.pieces, strict=True)
+        boxes = [(rank, box) for rank, pieces in pairs for _, box in pieces]
+        sections = _split_sections(received.view(dtype), [box for _, box in boxes])
+        part_of = dict(zip(boxes, sections, strict=True))
         for step in self.incoming[collective.tag]:
-            first = offsets[step.rank, step.box]
-            section = received[first : first + count_entries(step.box) * dtype.itemsize]
-            self._expect(step.target, request, partial(store, step, section))
+            part = part_of[step.sender, step.box]
+            self._expect(
+                step.target, request, partial(self.buffers.receive, step, part)
+            )
 
     def _get_dtype(self, collective: Collective) -> np.dtype[Any]:
         """Return the dtype of all pieces, which belong to one tensor."""
@@ -475,9 +446,7 @@ class _Interpreter:
 
         comm = self._get_communicator(collective.ranks, collective.tag)
         dtype = self._get_dtype(collective)
-        sizes = [
-            sum(count_entries(box) for _, box in pieces) for pieces in collective.pieces
-        ]
+        sizes = collective.sizes
         # this rank's own share is added later, from the buffer
         contributions = [
             np.zeros(n, dtype, like=self.like)
@@ -497,16 +466,21 @@ class _Interpreter:
         def store(name: str, box: Box, part: NDArray[Any]) -> None:
             for _ in range(n_others):  # each of them sent such a block
                 self.buffers.traffic.count_message(name, part.size, is_added=True)
-            self.buffers.store(name, box, part.reshape(get_box_shape(box)), True)
+            self.buffers.store(name, box, part, True)
 
         targets = {step.box: step.target for step in self.incoming[collective.tag]}
-        offset = 0
-        for _, box in collective.pieces[position]:
-            section = total[offset : offset + count_entries(box)]
-            offset += count_entries(box)
-            self._expect(
-                targets[box], request, partial(store, targets[box], box, section)
-            )
+        boxes = [box for _, box in collective.pieces[position]]
+        for box, part in zip(boxes, _split_sections(total, boxes), strict=True):
+            self._expect(targets[box], request, partial(store, targets[box], box, part))
+
+
+def _split_sections(flat: Any, boxes: Sequence[Box]) -> Iterator[Any]:
+    """Yield the entries of each box, which follow each other, in its shape."""
+    offset = 0
+    for box in boxes:
+        end = offset + count_entries(box)
+        yield flat[offset:end].reshape(get_box_shape(box))
+        offset = end
 
 
 def scatter(
@@ -608,48 +582,3 @@ def gather(plan: Plan, parts: Any, comm: Any, meaning: Semantics | None = None) 
 
     result = collect_outputs(plan, collect)
     return result if comm.Get_rank() == 0 else None
-
-
-class MpiEngine:
-    """The engine of MPI ranks; rank 0 has the arrays and gets the results."""
-
-    n_ahead = 0
-
-    def __init__(
-        self,
-        plan: Plan,
-        comm: Any,
-        leaf: LeafFunction | None,
-        meaning: Semantics | None,
-        read: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-    ) -> None:
-        self.plan, self.leaf, self.meaning, self.read = plan, leaf, meaning, read
-        self.comm = get_world() if comm is None else comm
-        require_size(plan, self.comm)
-
-    def submit(
-        self, arrays: Mapping[str, Any] | None, progress: Progress | None
-    ) -> Outcome:
-        plan, comm, start = self.plan, self.comm, perf_counter()
-        blocks, traffic = scatter(plan, arrays, comm, self.read), Traffic()
-        parts = run_on_ranks(
-            plan,
-            blocks,
-            comm,
-            leaf=self.leaf,
-            meaning=self.meaning,
-            traffic=traffic,
-            progress=progress if comm.Get_rank() == 0 else None,
-        )
-        result = gather(plan, parts, comm, self.meaning)
-        results = {} if comm.Get_rank() else name_outputs(plan, result)
-        # every rank returns the report of all ranks
-        of_ranks = comm.allgather(traffic)
-        report = build_report(plan, "mpi", of_ranks, perf_counter() - start)
-        return Outcome(results, report)
-
-    def outcome(self, run: Outcome) -> Outcome:
-        return run
-
-    def fleet(self) -> Fleet:
-        return describe_fleet_on_ranks(self.comm)

@@ -12,7 +12,7 @@ lost worker on the worker that replaces it::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from time import monotonic, perf_counter
@@ -25,11 +25,8 @@ from numpy.typing import NDArray
 from feinsum.distributed.boxes import Box
 from feinsum.distributed.counts import Outcome, Traffic, build_report
 from feinsum.distributed.fleets import build_fleet, locate_rank
-from feinsum.distributed.gpu_memory import to_host
 from feinsum.distributed.local import (
     Buffers,
-    LeafFunction,
-    Products,
     Progress,
     Semantics,
     assemble_result,
@@ -38,8 +35,8 @@ from feinsum.distributed.local import (
 )
 from feinsum.distributed.messages import Origin, Phase, build_phases
 from feinsum.distributed.plans import Plan
-from feinsum.distributed.steps import Leaf, Receive, Reduce, Step
-from feinsum.distributed.storage import Stored, take_box
+from feinsum.distributed.steps import Leaf, Step, Transfer
+from feinsum.distributed.storage import Stored, take_box, to_host
 from feinsum.errors import PlanError
 from feinsum.records import Fleet
 from feinsum.words import format_count
@@ -108,9 +105,7 @@ class DaskEngine:
 
     Args:
         client: a Dask client; each of its first workers, by their names, is a rank.
-        leaf: function that computes a block; by default :func:`feinsum.call_einsum`.
-        meaning: computes statements that are not einsums.
-        read: converts the arrays of a run to the operands of the plan.
+        semantics: computes leaves and reductions.
 
     Raises:
         PlanError: with the rule ``workers``, if there is no client, or it has fewer
@@ -120,22 +115,14 @@ class DaskEngine:
     # one run ahead hides the latency of the scheduler, at twice the memory
     n_ahead = 1
 
-    def __init__(
-        self,
-        plan: Plan,
-        client: Any,
-        leaf: LeafFunction | None = None,
-        meaning: Semantics | None = None,
-        read: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
-    ) -> None:
+    def __init__(self, plan: Plan, client: Any, semantics: Semantics) -> None:
         if not hasattr(client, "scheduler_info"):
             raise PlanError(
                 f"the engine dask cannot run on {client!r:.80}; expected a client, as "
                 "in prepare('dask', distributed.Client('tcp://host:8786'))",
                 rules=("workers",),
             )
-        self.plan, self.client, self.read = plan, client, read
-        self.semantics = meaning or Products(plan, leaf or _call_tuned)
+        self.plan, self.client, self.semantics = plan, client, semantics
         self.phases = build_phases(plan.events())
         # idempotent: plans on one client share the plugin
         client.register_plugin(make_worker_watch())
@@ -147,7 +134,8 @@ class DaskEngine:
         """Send all tasks of a run to the scheduler."""
         import dask
 
-        checked = check_operands(self.plan, self.read({} if arrays is None else arrays))
+        read = self.semantics.read({} if arrays is None else arrays)
+        checked = check_operands(self.plan, read)
         # workers need not have a GPU
         operands = {name: to_host(array) for name, array in checked.items()}
         start, workers = perf_counter(), self._list_workers()
@@ -295,13 +283,6 @@ class DaskEngine:
         return ", ".join(sorted(str(name) for name in set(run.names) - present))
 
 
-def _call_tuned(subscripts: str, *blocks: NDArray[Any]) -> Any:
-    # imported on the worker: the client needs no code generator
-    from feinsum.calling import call_einsum
-
-    return call_einsum(subscripts, *blocks)
-
-
 class TaskSender:
     """Creates the tasks of one run.
 
@@ -395,10 +376,9 @@ def _run_phase(
     """Run the steps of a phase without modifying the buffers of the previous one."""
     buffers = previous.fork()
     for step, origin in steps:
-        if isinstance(step, Receive | Reduce):
-            assert origin is not None
+        if isinstance(step, Transfer) and origin is not None:
             value = parcels[origin[0]][origin[1]]
-            buffers.receive(step.target, step.box, value, type(step) is Reduce)
+            buffers.receive(step, value)
         else:
             buffers.do(step)
     topic, *phase = event

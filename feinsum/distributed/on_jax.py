@@ -64,7 +64,7 @@ class ShardedFunction:
             name: jax.lax.with_sharding_constraint(arrays[name], start)
             for name, start in self.starts.items()
         }
-        for group, schedule in zip(self.plan.groups, self.plan.schedules, strict=True):
+        for group, schedule in self.plan.scheduled:
             result = self._compute(group, schedule, values)
             sharding = self._get_sharding(schedule.result)
             values[group.output.tensor] = jax.lax.with_sharding_constraint(
@@ -201,7 +201,7 @@ def convert_to_jax(plan: Plan, devices: Sequence[Any] | None = None) -> ShardedF
 def _check_even(plan: Plan) -> None:
     """Refuse blocks of different sizes, and cyclic distributions, which JAX lacks."""
     accesses: list[tuple[Access, Distribution]] = []
-    for group, schedule in zip(plan.groups, plan.schedules, strict=True):
+    for group, schedule in plan.scheduled:
         accesses += [(access, schedule.needs(access)) for access in group.inputs]
         accesses.append((group.output, schedule.result))
         for access in group.accesses:

@@ -51,11 +51,15 @@ from feinsum.distributed.assembly import (
     with_requested,
     with_schedules,
 )
+from feinsum.distributed.checks import find_sparse_violations
 from feinsum.distributed.choosing import (
+    MAX_FOR_PATHS,
+    choose_quickest,
     find_alternatives,
     find_cheap_plans,
     find_ties,
     prefer_measured,
+    search_plan,
 )
 from feinsum.distributed.counts import USUAL, Rates
 from feinsum.distributed.distribution import MAX_PROCESSES
@@ -67,12 +71,7 @@ from feinsum.distributed.groups import (
     groups_of,
 )
 from feinsum.distributed.levels import Levels, convert_levels
-from feinsum.distributed.plans import Plan, find_sparse_violations
-from feinsum.distributed.quickest import (
-    MAX_FOR_PATHS,
-    choose_quickest,
-    search_plan,
-)
+from feinsum.distributed.plans import Plan
 from feinsum.distributed.repeats import plan_blocks
 from feinsum.distributed.schedule import MAX_PARTS, GroupSchedule, Loop
 from feinsum.distributed.search import find_least_resident
@@ -358,7 +357,7 @@ def _plan_within(bare: Plan, max_elements: float) -> tuple[Plan | None, float]:
         bare: a plan without schedules.
         max_elements: limit on the elements that a process holds.
     """
-    least = find_least_resident(bare.groups, bare.extents, bare.processes, bare.density)
+    least = find_least_resident(bare)
     # the last try is with the maps that hold the least
     limits = [share * max_elements for share in MEMORY_SHARES] + [least]
     least_peak = inf
@@ -382,7 +381,7 @@ def _fit_memory(plan: Plan, max_elements: float) -> Plan:
         n_parts *= 2
         schedules = [
             _with_loop(group, schedule, plan.extents, n_parts)
-            for group, schedule in zip(plan.groups, plan.schedules, strict=True)
+            for group, schedule in plan.scheduled
         ]
         if schedules == [*looped.schedules]:
             break  # every index has a part for each of its values
@@ -427,7 +426,7 @@ def _prefer_path(plan: Plan, path: Path, rates: Rates) -> Plan:
         plan,
         path=path,
         schedules=(),
-        starts=plan.requested.starts,
+        starts=plan.requested_starts,
         leaves=(),
         name="planned",
     )

@@ -1,4 +1,4 @@
-"""Plans for computing one or several einsums on many processes, and their checker.
+"""Plans for computing one or several einsums on many processes.
 
 A plan is data: the einsum (or statements), a schedule for every group, and the initial
 distribution of every operand. Groups, boxes, steps, counts and collectives are derived
@@ -9,7 +9,7 @@ checker compares them with the blocks.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -21,6 +21,7 @@ from constantdict import constantdict
 from pydantic import Field
 
 from feinsum.canonical import WorkloadKey, canonicalize
+from feinsum.distributed.checks import FORMAT, find_plan_violations
 from feinsum.distributed.counts import (
     USUAL,
     Counts,
@@ -30,17 +31,12 @@ from feinsum.distributed.counts import (
     tally,
 )
 from feinsum.distributed.distribution import (
-    MAX_PROCESSES,
     Distribution,
-    Requested,
-    find_distribution_violations,
-    get_axis_name,
 )
 from feinsum.distributed.groups import (
     Access,
     Group,
     Statements,
-    find_statement_violations,
     get_extents,
     get_shape,
     groups_of,
@@ -49,11 +45,9 @@ from feinsum.distributed.messages import Collective, find_collectives
 from feinsum.distributed.schedule import (
     GroupSchedule,
     LeafWork,
-    find_schedule_violations,
-    list_leaves,
 )
 from feinsum.distributed.steps import Events, Steps, list_rank_steps, lower
-from feinsum.errors import FeinsumError, InvalidRecordError, PlanError
+from feinsum.errors import InvalidRecordError, PlanError
 from feinsum.ir import BatchedEinsum, from_text, generalize
 from feinsum.ir.operand import Violation
 from feinsum.records.document import STRICT, compute_content_id, from_json, to_json
@@ -67,15 +61,6 @@ N_SAMPLED_STEPS = 48
 
 The steps are spread over the loop, because ranks hold different parts of operands.
 """
-
-FORMAT = 1
-"""Format of plan documents."""
-
-RULES = (
-    "axes", "axis", "batch", "diagonal", "format", "groups", "leaf", "loop", "machine",
-    "path", "processes", "rank", "result", "sizes", "sparse", "starts", "statements",
-)  # fmt: skip
-"""Codes of the rules that :func:`find_plan_violations` checks."""
 
 T = TypeVar("T")
 
@@ -194,6 +179,11 @@ class Plan:
         return self.problem.groups
 
     @property
+    def scheduled(self) -> Iterator[tuple[Group, GroupSchedule]]:
+        """Each group with its schedule."""
+        return zip(self.groups, self.schedules, strict=True)
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         """The final results; one for a plan of one einsum."""
         return self.problem.outputs
@@ -214,18 +204,14 @@ class Plan:
 
         Pass it as ``starts`` of the next plan.
         """
-        pairs = zip(self.groups, self.schedules, strict=True)
-        results = {group.output.tensor: schedule.result for group, schedule in pairs}
+        results = {group.output.tensor: d.result for group, d in self.scheduled}
         outputs = {name: results[name] for name in self.outputs}
         return {**self.starts, **outputs, **self.ends}
 
     @property
-    def requested(self) -> Requested:
-        """The distributions that were requested, and not chosen."""
-        starts = {
-            name: self.starts[name] for name in self.placed if name in self.starts
-        }
-        return Requested(starts, self.ends)
+    def requested_starts(self) -> Mapping[str, Distribution]:
+        """The initial distributions that were requested, and not chosen."""
+        return {name: self.starts[name] for name in self.placed if name in self.starts}
 
     @property
     def result(self) -> Distribution:
@@ -265,13 +251,13 @@ class Plan:
 
     def shape(self, tensor: str) -> tuple[int, ...]:
         """Return the shape of an operand, an intermediate, or the result."""
-        return tuple(self.extents[i] for i in self._indices[tensor])
+        return get_shape(self.first_accesses[tensor], self.extents)
 
     @cached_property
-    def _indices(self) -> Mapping[str, tuple[str, ...]]:
-        # reversed, so that the first access of a tensor remains
+    def first_accesses(self) -> Mapping[str, Access]:
+        """The first access of each tensor."""
         accesses = [access for group in self.groups for access in group.accesses]
-        return {a.tensor: a.indices for a in reversed(accesses)}
+        return {access.tensor: access for access in reversed(accesses)}
 
     def start_box(self, operand: str, rank: int) -> Any:
         """Return the box of an operand that a rank provides, or None."""
@@ -294,16 +280,7 @@ class Plan:
         Args:
             max_steps: see :func:`feinsum.distributed.steps.lower`.
         """
-        return lower(
-            self.groups,
-            self.schedules,
-            self.starts,
-            self.extents,
-            self.processes,
-            self.outputs,
-            max_steps,
-            self.ends,
-        )
+        return lower(self, max_steps)
 
     @cached_property
     def steps(self) -> Steps:
@@ -329,19 +306,14 @@ class Plan:
     @cached_property
     def counts(self) -> Counts:
         """The counts of the plan; not part of the document."""
-        return tally(self.events(), self.resident_elements, self.density).counts()
+        return tally(self).counts()
 
     def estimate(self, rates: Rates = USUAL) -> Estimate:
         """Estimate the time of the plan, by which the planner compares plans.
 
         A few sampled steps represent a long sequential loop.
         """
-        of_ranks = tally(
-            self.events(N_SAMPLED_STEPS),
-            self.resident_elements,
-            self.density,
-            has_requests=False,
-        )
+        of_ranks = tally(self, N_SAMPLED_STEPS, has_requests=False)
         counts = of_ranks.counts()
         return Estimate(of_ranks.compute_slowest_s(rates), counts.moved, counts)
 
@@ -359,9 +331,7 @@ class Plan:
         from feinsum.distributed.search import least_moved
 
         # the cost has a term below one element that breaks ties in favor of even maps
-        bound = least_moved(
-            self.groups, self.extents, self.processes, self.density, self.requested
-        )
+        bound = least_moved(self)
         # the search also counts blocks of idle processes, which are never fetched
         return min(int(bound), self.counts.moved)
 
@@ -506,119 +476,6 @@ class Plan:
         return format_plan(self)
 
 
-def find_plan_violations(plan: Plan) -> Iterator[Violation]:
-    """Yield every broken rule, by its code.
-
-    Later checks rely on the rules of earlier ones, so they are skipped after a
-    violation.
-    """
-    if plan.format != FORMAT:
-        yield Violation("format", f"format {plan.format}; this release reads {FORMAT}")
-        return
-    if not 1 <= plan.processes <= MAX_PROCESSES:
-        yield Violation(
-            "processes",
-            f"{format_count(plan.processes, 'process')}; expected from 1 to "
-            f"{MAX_PROCESSES}",
-        )
-        return
-    if plan.statements is not None:
-        broken = list(find_statement_violations(plan.statements))
-        if plan.einsum or plan.path or plan.sizes:
-            broken.append(
-                Violation(
-                    "statements", "a plan has either an einsum or statements, not both"
-                )
-            )
-        if broken:
-            yield from broken
-            return
-    try:
-        groups = plan.groups
-    except PlanError as error:
-        for rule in error.rules:
-            yield Violation(rule, str(error))
-        return
-    except FeinsumError as error:
-        yield Violation("format", str(error))
-        return
-    broken = [
-        *find_sparse_violations(plan),
-        *_find_schedule_violations(plan, groups),
-        *find_request_violations(plan),
-        *_find_start_violations(plan),
-    ]
-    if not broken:
-        broken = [*_find_movement_violations(plan)]
-    yield from broken
-    if not broken:
-        yield from _find_leaf_violations(plan)
-
-
-def _find_schedule_violations(
-    plan: Plan, groups: Sequence[Group]
-) -> Iterator[Violation]:
-    if len(plan.schedules) != len(groups):
-        yield Violation(
-            "groups",
-            f"{format_count(len(plan.schedules), 'schedule')} of "
-            f"{format_count(len(groups), 'group')}",
-        )
-        return
-    for group, schedule in zip(groups, plan.schedules, strict=True):
-        yield from find_schedule_violations(group, schedule, plan.processes)
-    machines = [schedule.machine for schedule in plan.schedules]
-    units = {machine.units for machine in machines if machine.levels}
-    if len(units) > 1:
-        yield Violation(
-            "machine",
-            f"machines with levels of {' and of '.join(map(str, sorted(units)))} ranks "
-            "in one plan; expected the same",
-        )
-
-
-def _find_start_violations(plan: Plan) -> Iterator[Violation]:
-    operands = plan.operands
-    if set(operands) != set(plan.starts):
-        yield Violation(
-            "starts",
-            f"distributions of {', '.join(plan.starts)}; the operands are "
-            f"{', '.join(operands)}",
-        )
-        return
-    for name in {*operands} - {*plan.placed}:
-        start, n_axes = plan.starts[name], len(plan.shape(name))
-        yield from find_distribution_violations(name, start, n_axes, plan.processes)
-
-
-def find_request_violations(plan: Plan) -> Iterator[Violation]:
-    """Yield the violations of requested distributions; needs no schedules."""
-    operands = plan.operands
-    for name in plan.placed:
-        if name not in operands:
-            yield Violation(
-                "starts",
-                f"a distribution of {name}; the operands are {', '.join(operands)}",
-            )
-    for name, start in plan.requested.starts.items():
-        if name in operands:
-            n_axes = len(plan.shape(name))
-            yield from find_distribution_violations(name, start, n_axes, plan.processes)
-    for name, end in plan.ends.items():
-        if name not in plan.outputs:
-            yield Violation(
-                "result",
-                f"a distribution of {name}; the results are {', '.join(plan.outputs)}",
-            )
-            continue
-        if plan.is_sparse(name):
-            yield Violation("sparse", f"{name} is sparse, and its entries never move")
-        n_axes = len(plan.shape(name))
-        yield from find_distribution_violations(
-            f"the result {name}", end, n_axes, plan.processes
-        )
-
-
 def require_dense_plan(plan: Plan, participle: str) -> None:
     """Refuse a plan with a sparse operand.
 
@@ -631,59 +488,4 @@ def require_dense_plan(plan: Plan, participle: str) -> None:
             f"{term.tensor} is sparse, and such a plan cannot be {participle}; run it "
             "with run, prepare or simulate",
             rules=("sparse",),
-        )
-
-
-def find_sparse_violations(plan: Plan) -> Iterator[Violation]:
-    """Yield the violations of the number of nonzeros."""
-    term = plan.sparse_term
-    if term is None:
-        if plan.nonzeros is not None:
-            yield Violation("sparse", "nonzeros of an einsum without sparse operands")
-        return
-    size = prod(get_shape(term, plan.extents))
-    if plan.nonzeros is None or not 0 <= plan.nonzeros <= size:
-        yield Violation(
-            "sparse",
-            f"{term.tensor} is sparse, with nonzeros={plan.nonzeros}; expected its "
-            f"number of entries, from 0 to {size}",
-        )
-
-
-def _find_movement_violations(plan: Plan) -> Iterator[Violation]:
-    """Yield a violation wherever entries of a sparse tensor would have to move."""
-    for group, schedule in zip(plan.groups, plan.schedules, strict=True):
-        for access in group.inputs:
-            if not plan.is_sparse(access.tensor):
-                continue
-            if plan.starts[access.tensor] != schedule.needs(access):
-                yield Violation(
-                    "sparse", f"{access.tensor} does not start where it is needed"
-                )
-            for k, index in enumerate(schedule.axes):
-                if index not in access.indices:
-                    yield Violation(
-                        "sparse",
-                        f"axis {get_axis_name(k)} partitions {index}, which "
-                        f"{access} lacks",
-                    )
-            output = group.output
-            has_pattern = plan.is_sparse(output.tensor)
-            if has_pattern and schedule.result != schedule.needs(output):
-                yield Violation(
-                    "sparse",
-                    f"{output.tensor} ends where entries of {access.tensor} are not",
-                )
-
-
-def _find_leaf_violations(plan: Plan) -> Iterator[Violation]:
-    # computed again: a document may be edited, or written by another version
-    expected = list_leaves(plan)
-    if plan.leaves != expected:
-        pairs = zip(plan.leaves, expected, strict=False)
-        wrong = [leaf.key for leaf, expected_leaf in pairs if leaf != expected_leaf]
-        yield Violation(
-            "leaf",
-            f"the leaves do not match the blocks ({', '.join(wrong)[:80]}); create the "
-            "plan again",
         )

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from numpy.typing import NDArray
 
 from feinsum.distributed.assembly import Placement
+from feinsum.distributed.boxes import Box
 from feinsum.distributed.counts import USUAL, Counts, Rates, Traffic
 from feinsum.distributed.display import format_plan
 from feinsum.distributed.engines import Prepared, prepare
@@ -116,9 +117,7 @@ class ProgramPlan:
         >>> [outcome.results["Y"].sum() for outcome in outcomes]
         [np.float64(4.0), np.float64(4.0)]
         """
-        return prepare(
-            self.plan, engine, on, meaning=self.meaning, read=self.read_operands
-        )
+        return prepare(self.plan, engine, on, meaning=self.meaning)
 
     @property
     def counts(self) -> Counts:
@@ -133,14 +132,13 @@ class ProgramPlan:
         )
         return results
 
-    def read_operands(self, arrays: Mapping[str, Any]) -> dict[str, Array]:
+    def read_operands(self, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
         """Return the checked inputs that statements read.
 
         Raises:
             ProgramError: if an array is missing or has the wrong shape or dtype.
         """
-        checked, _ = check_arrays(self.program, arrays)
-        return {name: checked[name] for name in self.plan.operands}
+        return self.meaning.read(arrays)
 
     def run(
         self,
@@ -172,7 +170,7 @@ class ProgramPlan:
     @cached_property
     def meaning(self) -> Semantics:
         """The semantics of the statements, for the engines of plans."""
-        return _Bodies(self.program)
+        return _Bodies(self.program, tuple(self.plan.operands))
 
     def __str__(self) -> str:
         return format_plan(self.plan, self.program.statements)
@@ -245,8 +243,8 @@ def plan_program(
 class _Bodies:
     """The semantics of the statements of a program, for the engines of plans."""
 
-    def __init__(self, program: Program) -> None:
-        self._program = program
+    def __init__(self, program: Program, operands: Sequence[str]) -> None:
+        self._program, self._operands = program, operands
         # ranks compare digests before they exchange messages
         self.id = hashlib.sha256(str(program).encode()).hexdigest()
 
@@ -261,15 +259,7 @@ class _Bodies:
         if statement.is_contraction:
             # a kernel from the database, as for an einsum
             return compute_contraction(statement, blocks)
-        # bodies may use the values of indices: pass the start and step of each block
-        sides = {
-            index: side
-            for term, (_, box) in zip(statement.inputs, step.sources, strict=True)
-            for index, side in zip(term, box, strict=True)
-        }
-        first = {index: side.start for index, side in sides.items()}
-        steps = {index: side.step for index, side in sides.items()}
-        return evaluate_statement(statement, blocks, first, steps)
+        return evaluate_block(statement, blocks, [box for _, box in step.sources])
 
     def combine(self, tensor: str, left: Array, right: Array) -> Any:
         return combine(self._get_statement(tensor).reduction, left, right)
@@ -285,8 +275,27 @@ class _Bodies:
             )
         return neutral
 
+    def read(self, arrays: Mapping[str, Any]) -> Mapping[str, Array]:
+        checked, _ = check_arrays(self._program, arrays)
+        return {name: checked[name] for name in self._operands}
+
     def _get_statement(self, tensor: str) -> Statement:
         return self._program.producers[tensor]
+
+
+def evaluate_block(
+    statement: Statement, blocks: Sequence[Array], boxes: Sequence[Box]
+) -> Array:
+    """Evaluate a statement for blocks of its operands, given with their boxes."""
+    # bodies may use the values of indices: pass the start and step of each block
+    sides = {
+        index: side
+        for term, box in zip(statement.inputs, boxes, strict=True)
+        for index, side in zip(term, box, strict=True)
+    }
+    first = {index: side.start for index, side in sides.items()}
+    steps = {index: side.step for index, side in sides.items()}
+    return evaluate_statement(statement, blocks, first, steps)
 
 
 def qualify_index(result: str, index: str) -> str:

@@ -34,7 +34,6 @@ from feinsum.distributed.facts import (
     get_inner_plan,
 )
 from feinsum.distributed.fleets import describe_fleet_on_ranks
-from feinsum.distributed.gpu_memory import is_on_gpu
 from feinsum.distributed.local import name_outputs
 from feinsum.distributed.mpi import (
     check_blocks,
@@ -44,7 +43,7 @@ from feinsum.distributed.mpi import (
 )
 from feinsum.distributed.plans import Plan, require_dense_plan
 from feinsum.distributed.program_plan import ProgramPlan
-from feinsum.distributed.storage import get_slices, make_relative
+from feinsum.distributed.storage import get_slices, is_on_gpu, make_relative
 from feinsum.errors import PlanError
 from feinsum.records import Fleet, PlanRecord, Store, check_plausible
 from feinsum.records.signature import sign_if_configured

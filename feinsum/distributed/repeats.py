@@ -19,13 +19,13 @@ all is counted exactly, as for every plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
 from feinsum.distributed.assembly import place_operands, with_schedules
 from feinsum.distributed.distribution import Distribution
-from feinsum.distributed.groups import Access, Group, Statements, get_shape
+from feinsum.distributed.groups import Statements, get_shape
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import GroupSchedule
 
@@ -53,17 +53,19 @@ def plan_blocks(bare: Plan, plan_groups: PlanGroups) -> Plan | None:
     blocks = find_blocks(problem)
     if not blocks:
         return None
-    present = dict(bare.requested.starts)
+    present = dict(bare.requested_starts)
     planned: dict[Hashable, tuple[GroupSchedule, ...]] = {}
     schedules: list[GroupSchedule] = []
     for k, block in enumerate(blocks):
         # with the next block, because its reads decide where results are best
         window = range(block.start, blocks[min(k + 1, len(blocks) - 1)].stop)
-        part = _Part.of(problem, window, present, bare.requested.ends)
-        if part.key not in planned:
-            planned[part.key] = plan_groups(part.make_plan(bare)).schedules
-            planned[part.key] = part.rename(planned[part.key], to_common=True)
-        chosen = part.rename(planned[part.key])[: len(block)]
+        part = _cut_part(bare, window, present)
+        names = _name_alike(part)
+        key = _make_key(part, names)
+        if key not in planned:
+            planned[key] = _rename(plan_groups(part).schedules, names)
+        own_names = {common: name for name, common in names.items()}
+        chosen = _rename(planned[key], own_names)[: len(block)]
         schedules += chosen
         groups = problem.groups[block.start : block.stop]
         placed = place_operands(problem.dtypes, groups, chosen, problem.extents)
@@ -145,101 +147,68 @@ def _count_live(problem: Statements) -> list[int]:
     return live
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Statements to plan together, with what they find and leave.
+def _cut_part(bare: Plan, numbers: range, present: Mapping[str, Distribution]) -> Plan:
+    """Return a plan of some statements, whose operands are also earlier results.
 
-    Attributes:
-        statements: the groups of the part, whose operands are also earlier results.
-        starts: distributions of what is there.
-        ends: requested distributions of results.
+    Args:
+        bare: the plan of all statements, without schedules.
+        numbers: the statements.
+        present: distributions of what is there before them.
     """
+    problem = bare.problem
+    groups = problem.groups[numbers.start : numbers.stop]
+    results = [group.output.tensor for group in groups]
+    read = dict.fromkeys(a.tensor for group in groups for a in group.inputs)
+    later = {a.tensor for g in problem.groups[numbers.stop :] for a in g.inputs}
+    outputs = tuple(t for t in results if t in later or t in problem.outputs)
+    extents = {i: problem.extents[i] for group in groups for i in group.indices}
+    dtypes = {
+        tensor: problem.dtypes.get(tensor, problem.dtype.str)
+        for tensor in read
+        if tensor not in results
+    }
+    starts = {tensor: present[tensor] for tensor in dtypes if tensor in present}
+    return replace(
+        bare,
+        statements=Statements(groups, extents, dtypes, outputs),
+        starts=starts,
+        placed=tuple(starts),
+        ends={tensor: bare.ends[tensor] for tensor in outputs if tensor in bare.ends},
+    )
 
-    statements: Statements
-    starts: Mapping[str, Distribution]
-    ends: Mapping[str, Distribution]
 
-    @classmethod
-    def of(
-        cls,
-        problem: Statements,
-        numbers: range,
-        present: Mapping[str, Distribution],
-        ends: Mapping[str, Distribution],
-    ) -> _Part:
-        groups = problem.groups[numbers.start : numbers.stop]
-        results = [group.output.tensor for group in groups]
-        read = dict.fromkeys(a.tensor for group in groups for a in group.inputs)
-        later = {
-            access.tensor
-            for group in problem.groups[numbers.stop :]
-            for access in group.inputs
-        }
-        outputs = tuple(t for t in results if t in later or t in problem.outputs)
-        extents = {i: problem.extents[i] for group in groups for i in group.indices}
-        dtypes = {
-            tensor: problem.dtypes.get(tensor, problem.dtype.str)
-            for tensor in read
-            if tensor not in results
-        }
-        return cls(
-            Statements(groups, extents, dtypes, outputs),
-            {tensor: present[tensor] for tensor in dtypes if tensor in present},
-            {tensor: ends[tensor] for tensor in outputs if tensor in ends},
+def _name_alike(part: Plan) -> Mapping[str, str]:
+    """Return a name for every tensor and index: a number in order of first use."""
+    tensors = dict.fromkeys(a.tensor for group in part.groups for a in group.accesses)
+    indices = dict.fromkeys(i for group in part.groups for i in group.indices)
+    common = {tensor: f"t{k}" for k, tensor in enumerate(tensors)}
+    return common | {index: f"i{k}" for k, index in enumerate(indices)}
+
+
+def _make_key(part: Plan, names: Mapping[str, str]) -> Hashable:
+    """Return a key that is equal for parts that differ only in names."""
+    problem = part.problem
+    groups = tuple(
+        tuple((names[a.tensor], *(names[i] for i in a.indices)) for a in group.accesses)
+        for group in problem.groups
+    )
+    named = [
+        frozenset((names[name], value) for name, value in values.items())
+        for values in (problem.extents, problem.dtypes, part.starts, part.ends)
+    ]
+    return groups, frozenset(names[t] for t in problem.outputs), *named
+
+
+def _rename(
+    schedules: Sequence[GroupSchedule], names: Mapping[str, str]
+) -> tuple[GroupSchedule, ...]:
+    """Return schedules with other names of indices."""
+    return tuple(
+        replace(
+            schedule,
+            axes=tuple(axis and names[axis] for axis in schedule.axes),
+            loop=schedule.loop
+            and replace(schedule.loop, index=names[schedule.loop.index]),
         )
-
-    def make_plan(self, bare: Plan) -> Plan:
-        """Return a plan of this part without schedules."""
-        return replace(
-            bare,
-            statements=self.statements,
-            starts=self.starts,
-            placed=tuple(self.starts),
-            ends=self.ends,
-        )
-
-    @property
-    def names(self) -> Mapping[str, str]:
-        """The common name of every tensor and index: a number in order of first use."""
-        groups = self.statements.groups
-        tensors = dict.fromkeys(a.tensor for group in groups for a in group.accesses)
-        indices = dict.fromkeys(i for group in groups for i in group.indices)
-        common = {tensor: f"t{k}" for k, tensor in enumerate(tensors)}
-        return common | {index: f"i{k}" for k, index in enumerate(indices)}
-
-    @property
-    def key(self) -> Hashable:
-        """Equal for parts that differ only in names."""
-        names, problem = self.names, self.statements
-
-        def convert(access: Access) -> Hashable:
-            return names[access.tensor], tuple(names[i] for i in access.indices)
-
-        def convert_group(group: Group) -> Hashable:
-            return tuple(map(convert, group.accesses))
-
-        extents = [(names[i], n) for i, n in problem.extents.items()]
-        values = (problem.dtypes, self.starts, self.ends)
-        named = [
-            tuple(sorted((names[t], value) for t, value in of.items())) for of in values
-        ]
-        outputs = frozenset(names[t] for t in problem.outputs)
-        groups = tuple(map(convert_group, problem.groups))
-        return groups, tuple(sorted(extents)), outputs, *named
-
-    def rename(
-        self, schedules: Sequence[GroupSchedule], *, to_common: bool = False
-    ) -> tuple[GroupSchedule, ...]:
-        """Return schedules with the indices of this part, or with common names."""
-        names = self.names
-        if not to_common:
-            names = {common: name for name, common in names.items()}
-        return tuple(
-            replace(
-                schedule,
-                axes=tuple(axis and names[axis] for axis in schedule.axes),
-                loop=schedule.loop
-                and replace(schedule.loop, index=names[schedule.loop.index]),
-            )
-            for schedule in schedules
-        )
+        for schedule in schedules
+    )

@@ -37,16 +37,11 @@ from feinsum.distributed.distribution import (
     Cyclic,
     Distribution,
     Machine,
-    find_distribution_violations,
-    find_machine_violations,
-    get_axis_name,
 )
 from feinsum.distributed.groups import Access, Group, get_shape
 from feinsum.ir import array as operand_of
 from feinsum.ir import batched_einsum, to_text
-from feinsum.ir.operand import Violation
 from feinsum.records.document import STRICT
-from feinsum.words import format_count
 
 if TYPE_CHECKING:
     from feinsum.distributed.plans import Plan
@@ -299,7 +294,7 @@ def _make_leaf(
 def list_leaves(plan: Plan) -> tuple[LeafWork, ...]:
     """Return for every group the workload of the largest block."""
     leaves = []
-    for group, schedule in zip(plan.groups, plan.schedules, strict=True):
+    for group, schedule in plan.scheduled:
         lengths = _find_largest_block(group, schedule, plan.extents, plan.processes)
         leaves.append(_make_leaf_work(plan, group, lengths))
     return tuple(leaves)
@@ -321,91 +316,3 @@ def _find_largest_block(
     # ragged blocks: the largest one decides the time of the group
     rank = int(points.argmax())
     return {i: int(length[rank]) for i, length in lengths.items()}
-
-
-# ---- the checker
-
-
-def find_schedule_violations(
-    group: Group, schedule: GroupSchedule, n_processes: int
-) -> Iterator[Violation]:
-    """Yield the violations of a schedule for a group."""
-    name = group.output.tensor
-    yield from find_machine_violations(schedule.machine, n_processes)
-    if len(schedule.axes) != schedule.machine.n_axes:
-        yield Violation(
-            "axes",
-            f"{name}: {format_count(len(schedule.axes), 'index')} for "
-            f"{format_count(schedule.machine.n_axes, 'axis')} of the machine",
-        )
-        return
-    for k, index in enumerate(schedule.axes):
-        if index is not None and index not in group.indices:
-            yield Violation(
-                "axes",
-                f"{name}: axis {get_axis_name(k)} partitions {index!r}, which is "
-                "not an "
-                "index",
-            )
-    used = {k for k, index in enumerate(schedule.axes) if index is not None}
-    is_repeated = len(set(schedule.cyclic)) < len(schedule.cyclic)
-    if is_repeated or not set(schedule.cyclic) <= used:
-        yield Violation(
-            "axes",
-            f"{name}: cyclic axes {schedule.cyclic}; expected different ones that "
-            "partition an index",
-        )
-    yield from find_distribution_violations(
-        f"the result {name}", schedule.result, len(group.output.indices), n_processes
-    )
-    yield from _find_result_violations(name, schedule)
-    yield from _find_loop_violations(group, schedule)
-
-
-def _find_result_violations(name: str, schedule: GroupSchedule) -> Iterator[Violation]:
-    result = schedule.result
-    # the result stays on the machine of its group, from which later groups fetch it
-    if result.machine != schedule.machine:
-        yield Violation(
-            "result", f"{name}: the result is distributed over another machine"
-        )
-        return
-    copied = set(result.copied_axes)
-    for k, index in enumerate(schedule.axes):
-        if k in copied and index is not None:
-            yield Violation(
-                "result",
-                f"{name}: the result is replicated along axis "
-                f"{get_axis_name(k)}, which "
-                "partitions an index; let the group that needs copies fetch them",
-            )
-    for k, index in enumerate(schedule.axes):
-        if k not in copied and index is None:
-            yield Violation(
-                "result",
-                f"{name}: all processes along axis {get_axis_name(k)} compute "
-                "the same, so "
-                "the result must be replicated there",
-            )
-
-
-def _find_loop_violations(group: Group, schedule: GroupSchedule) -> Iterator[Violation]:
-    loop, name = schedule.loop, group.output.tensor
-    if loop is None:
-        return
-    if loop.index not in group.summed:
-        yield Violation(
-            "loop",
-            f"{name}: a sequential loop over {loop.index!r}, which is not summed",
-        )
-    if not 1 <= loop.parts <= MAX_PARTS:
-        yield Violation(
-            "loop",
-            f"{name}: a sequential loop of {format_count(loop.parts, 'part')}; "
-            f"expected 1 to {MAX_PARTS}",
-        )
-    for k in loop.rotate:
-        if not 0 <= k < schedule.machine.n_axes:
-            yield Violation(
-                "loop", f"{name}: rotation by axis {k}, which does not exist"
-            )

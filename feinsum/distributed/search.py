@@ -28,32 +28,25 @@ was left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import permutations
 from math import inf, prod
-from operator import itemgetter
-from typing import NamedTuple
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feinsum.distributed.counts import NOTHING_SPARSE
-from feinsum.distributed.distribution import (
-    NOTHING_REQUESTED,
-    Distribution,
-    Machine,
-    Requested,
-    factorizations,
-)
+from feinsum.distributed.distribution import Distribution, Machine, factorizations
 from feinsum.distributed.elimination import Table, find_low_sum
 from feinsum.distributed.groups import Access, Group, get_shape
 from feinsum.distributed.levels import CopyCosts, Levels, compute_copy_costs
 from feinsum.distributed.maps import (
     MAX_EXCESS,
     GroupMaps,
+    Limits,
     Overlaps,
     Tier,
     count_moved,
@@ -65,6 +58,9 @@ from feinsum.distributed.schedule import (
     list_result_choices,
     spread_result,
 )
+
+if TYPE_CHECKING:
+    from feinsum.distributed.plans import Plan
 
 BEAMS = (24, 150, 1500)
 """Numbers of maps of a group, the cheapest ones, in successive searches.
@@ -106,165 +102,107 @@ class SearchResult:
 
 
 def find_best_schedules(
-    groups: Sequence[Group],
-    extents: Mapping[str, int],
-    n_processes: int,
+    bare: Plan,
+    n_processes: int | None = None,
+    *,
     max_elements: float = inf,
     max_excess: float = MAX_EXCESS,
     limit: float = inf,
-    density: Mapping[str, Fraction] = NOTHING_SPARSE,
-    requested: Requested = NOTHING_REQUESTED,
 ) -> SearchResult | None:
     """Return the schedules that move the fewest elements, over all machines.
 
+    In groups that use a sparse tensor, machine axes partition only its indices.
+
     Args:
-        groups: the groups, in order.
-        extents: extent of each index.
-        n_processes: number of processes.
+        bare: a plan; its schedules are not used.
+        n_processes: number of processes that take part; all by default.
         max_elements: limit on the elements that a process holds in a group, as far as
             this follows from one group alone.
         max_excess: maximum ratio of the work of a process in a group to the average in
             maps with even work.
         limit: the cost must be below this.
-        density: the share of entries that sparse tensors store; in groups that use
-            them, machine axes partition only their indices.
-        requested: distributions of operands and results whose moves count.
 
     Returns:
         None if no maps fit the memory limit, or no cost is below ``limit``.
     """
-    machines = [Machine(sizes) for sizes in factorizations(n_processes)]
-    for tier in Tier:
-        spaces = [
-            _Space.of(
-                groups,
-                extents,
-                machine,
-                max_elements,
-                tier,
-                max_excess,
-                compute_copy_costs(machine),
-                density,
-                requested,
-            )
-            for machine in machines
-        ]
-        fitting = [space for space in spaces if space is not None]
-        # uneven maps are considered only if no machine has maps with even work
-        if fitting:
-            # a good first solution bounds the searches of the other machines
-            by_bound = sorted(fitting, key=lambda space: space.lower_bound)
-            return _search_spaces(by_bound, limit)
-    return None
+    machines = _list_machines(n_processes or bare.processes)
+    spaces = _list_spaces(bare, machines, max_elements, max_excess)
+    # a good first solution bounds the searches of the other machines
+    return _search_spaces(sorted(spaces, key=lambda s: s.lower_bound), limit)
 
 
-def find_least_resident(
-    groups: Sequence[Group],
-    extents: Mapping[str, int],
-    n_processes: int,
-    density: Mapping[str, Fraction] = NOTHING_SPARSE,
-) -> float:
+def find_least_resident(bare: Plan) -> float:
     """Return the least memory limit, in elements, that every group fits into.
 
     Loops run over single values of an index, and tensors of other groups do not count.
     """
-    machines = [Machine(sizes) for sizes in factorizations(n_processes)]
-    for tier in (Tier.FULL, Tier.ANY):
-        least = inf
-        for machine in machines:
-            of_axes = compute_copy_costs(machine).of_axes
-            limits = inf, tier, inf, of_axes, density
-            maps = [list_group_maps(g, extents, machine, (), *limits) for g in groups]
-            if None not in maps:
-                least = min(least, max(m.resident.min() for m in maps if m))
-        if least < inf:
-            return float(least)
-    return inf
+    free = replace(bare, placed=(), ends={})
+    tiers = (Tier.FULL, Tier.ANY)
+    spaces = _list_spaces(free, _list_machines(bare.processes), tiers=tiers)
+    return min(
+        (float(max(maps.resident.min() for maps in space.maps)) for space in spaces),
+        default=inf,
+    )
 
 
-def least_moved(
-    groups: Sequence[Group],
-    extents: Mapping[str, int],
-    n_processes: int,
-    density: Mapping[str, Fraction] = NOTHING_SPARSE,
-    requested: Requested = NOTHING_REQUESTED,
-) -> float:
+def least_moved(bare: Plan) -> float:
     """Return a lower bound of the elements that schedules of the search space move.
 
     The bound of a machine is the sum over groups of the least elements that a map moves
     within the group; the result is the least bound of all machines.
     """
-    machines = [Machine(sizes) for sizes in factorizations(n_processes)]
-    for tier in Tier:
-        limits = inf, tier, MAX_EXCESS
-        spaces = [
-            _Space.of(
-                groups, extents, m, *limits, compute_copy_costs(m), density, requested
-            )
-            for m in machines
-        ]
-        bounds = [space.lower_bound for space in spaces if space is not None]
-        if bounds:
-            return min(bounds)
-    return 0.0
+    spaces = _list_spaces(bare, _list_machines(bare.processes))
+    return min((space.lower_bound for space in spaces), default=0.0)
 
 
 def find_best_of_machines(
-    groups: Sequence[Group],
-    extents: Mapping[str, int],
-    n_processes: int,
-    levels: Levels | None = None,
-    requested: Requested = NOTHING_REQUESTED,
+    bare: Plan, levels: Levels | None = None
 ) -> list[SearchResult]:
     """Return the result of a quick search for every machine, best first.
 
     Args:
-        groups: the groups, in order.
-        extents: extent of each index.
-        n_processes: number of processes.
+        bare: a plan; its schedules are not used.
         levels: if given, axes are tried in all orders, and elements have the costs of
             their links. Costs are exact within groups; between groups, one search uses
             the average link and another one the cheapest link.
-        requested: distributions of operands and results whose moves count.
     """
-    machines = [
-        pair
-        for sizes in factorizations(n_processes)
-        for pair in _list_machines(sizes, levels)
-    ]
-    for tier in Tier:
-        spaces = [
-            _Space.of(
-                groups,
-                extents,
-                machine,
-                inf,
-                tier,
-                MAX_EXCESS,
-                costs,
-                requested=requested,
-            )
-            for machine, costs in machines
-        ]
-        solutions = [space.solve(inf, BEAMS[0]) for space in spaces if space]
-        if solutions:
-            results = [s.result for s in solutions if s.result is not None]
-            return sorted(results, key=lambda result: result.cost)
-    return []
+    spaces = _list_spaces(bare, _list_machines(bare.processes, levels))
+    results = [space.solve(inf, BEAMS[0]).result for space in spaces]
+    return sorted((r for r in results if r is not None), key=attrgetter("cost"))
 
 
 def _list_machines(
-    sizes: Sequence[int], levels: Levels | None
-) -> Iterator[tuple[Machine, CopyCosts]]:
-    """Yield machines with axes of these sizes, each with the costs for its search."""
-    # without levels all orders cost the same
-    for order in sorted({*permutations(sizes)}) if levels else [tuple(sizes)]:
-        machine = Machine(order)
-        costs = compute_copy_costs(machine, levels)
-        yield machine, costs
-        if levels:
-            # a lower cost between groups finds plans that move within small units
-            yield machine, costs._replace(of_another=costs.cheapest)
+    n_processes: int, levels: Levels | None = None
+) -> list[tuple[Machine, CopyCosts]]:
+    """Return all machines of some processes, each with the costs for its search."""
+    machines = []
+    for sizes in factorizations(n_processes):
+        # without levels all orders cost the same
+        for order in sorted({*permutations(sizes)}) if levels else [sizes]:
+            machine = Machine(order)
+            costs = compute_copy_costs(machine, levels)
+            machines.append((machine, costs))
+            if levels:
+                # a lower cost between groups finds plans that move within small units
+                machines.append((machine, costs._replace(of_another=costs.cheapest)))
+    return machines
+
+
+def _list_spaces(
+    bare: Plan,
+    machines: Sequence[tuple[Machine, CopyCosts]],
+    max_elements: float = inf,
+    max_excess: float = MAX_EXCESS,
+    tiers: Sequence[Tier] = tuple(Tier),
+) -> list[_Space]:
+    """Return the spaces of all machines that have maps of the first nonempty tier."""
+    for tier in tiers:
+        limits = Limits(max_elements, tier, max_excess)
+        spaces = [_Space.of(bare, *machine, limits) for machine in machines]
+        # uneven maps are considered only if no machine has maps with even work
+        if fitting := [space for space in spaces if space is not None]:
+            return fitting
+    return []
 
 
 def _search_spaces(spaces: Sequence[_Space], limit: float) -> SearchResult | None:
@@ -314,64 +252,45 @@ class _Space:
 
     def __init__(
         self,
-        groups: Sequence[Group],
-        extents: Mapping[str, int],
+        bare: Plan,
         machine: Machine,
         maps: Sequence[GroupMaps],
         of_another: float,
-        requested: Requested,
     ) -> None:
-        self.groups, self.extents, self.machine = groups, extents, machine
-        self.of_another, self.requested = of_another, requested
-        self.maps, self.uses = maps, list_uses(groups)
+        self.groups, self.extents, self.machine = bare.groups, bare.extents, machine
+        self.of_another, self.ends = of_another, bare.ends
+        self.starts = bare.requested_starts
+        self.maps, self.uses = maps, list_uses(bare.groups)
         self.overlap = Overlaps(machine)
         self.work = 0.0
-        self._choices: dict[tuple[int, int], list[Distribution]] = {}
-        self._needs: dict[tuple[object, Access], Distribution] = {}
+        # maps have few different results and needs
+        self.needed = cache(self._derive_needed)
+        self.result_choices = cache(self._list_result_choices)
 
     @classmethod
     def of(
-        cls,
-        groups: Sequence[Group],
-        extents: Mapping[str, int],
-        machine: Machine,
-        max_elements: float,
-        tier: Tier,
-        max_excess: float,
-        costs: CopyCosts,
-        density: Mapping[str, Fraction] = NOTHING_SPARSE,
-        requested: Requested = NOTHING_REQUESTED,
+        cls, bare: Plan, machine: Machine, costs: CopyCosts, limits: Limits
     ) -> _Space | None:
         """Build the space of a machine; None if no map of a group is in the limits."""
-        limits = max_elements, tier, max_excess, costs.of_axes, density
-        repeated = _list_repeated_uses(groups)
-        first_uses = [uses[0] for uses in list_uses(groups).values()]
+        uses, starts = list_uses(bare.groups), bare.requested_starts
         maps = []
-        for number, group in enumerate(groups):
+        for number, group in enumerate(bare.groups):
+            later = [a for of in uses.values() for n, a in of[1:] if n == number]
             # their moves are those from the requested start
-            moved = [
-                access
-                for first, access in first_uses
-                if first == number and access.tensor in requested.starts
-            ]
-            maps_of_group = list_group_maps(
-                group, extents, machine, [*repeated[number], *moved], *limits
+            moved = [a for a in _list_first_uses(uses, number) if a.tensor in starts]
+            of_group = list_group_maps(
+                bare, group, machine, [*later, *moved], costs.of_axes, limits
             )
             for access in moved:
-                if maps_of_group is not None:
-                    start = requested.starts[access.tensor]
-                    maps_of_group = maps_of_group.with_start(
-                        access,
-                        start,
-                        machine,
-                        extents,
-                        costs.of_another,
-                        is_sparse=access.tensor in density,
+                if of_group is not None:
+                    start = starts[access.tensor]
+                    of_group = of_group.with_start(
+                        bare, access, start, machine, costs.of_another
                     )
-            if maps_of_group is None:
+            if of_group is None:
                 return None
-            maps.append(maps_of_group)
-        return cls(groups, extents, machine, maps, costs.of_another, requested)
+            maps.append(of_group)
+        return cls(bare, machine, maps, costs.of_another)
 
     @cached_property
     def lower_bound(self) -> float:
@@ -408,20 +327,16 @@ class _Space:
         best = SearchResult(least.total, tuple(schedules), bound)
         return _Solution(best, tables.n_left_out, is_exact)
 
-    def result_choices(self, number: int, row: int) -> list[Distribution]:
-        """Return the possible distributions of a map's result; cached."""
-        if (number, row) not in self._choices:
-            maps = self.maps[number]
-            choices = list_result_choices(maps.group, maps.axes(row), self.machine)
-            self._choices[number, row] = list(choices)
-        return self._choices[number, row]
+    def _list_result_choices(self, number: int, row: int) -> list[Distribution]:
+        """Return the possible distributions of a map's result."""
+        maps = self.maps[number]
+        return [*list_result_choices(maps.group, maps.axes(row), self.machine)]
 
-    def needed(self, number: int, row: int, access: Access) -> Distribution:
-        """Return the distribution in which a map needs a tensor; cached."""
-        axes = self.maps[number].axes(row)
-        if (axes, access) not in self._needs:
-            self._needs[axes, access] = derive_distribution(axes, access, self.machine)
-        return self._needs[axes, access]
+    def _derive_needed(
+        self, axes: tuple[str | None, ...], access: Access
+    ) -> Distribution:
+        """Return the distribution in which a map needs a tensor."""
+        return derive_distribution(axes, access, self.machine)
 
     def shape(self, access: Access) -> tuple[int, ...]:
         return get_shape(access, self.extents)
@@ -482,7 +397,8 @@ class _Tables:
     def add_group(self, number: int) -> bool:
         """Add the tables of a group; return False if no map is below the limit."""
         maps = self.space.maps[number]
-        inputs = [a for a in self._list_first_uses(number) if a.tensor in self.below]
+        first_uses = _list_first_uses(self.space.uses, number)
+        inputs = [access for access in first_uses if access.tensor in self.below]
         # the limit, without the bounds of groups that this one is not computed from
         own_bound = maps.costs.min() + sum(self.below[a.tensor][1] for a in inputs)
         max_cost = self.limit - (self.space.lower_bound - own_bound)
@@ -517,12 +433,9 @@ class _Tables:
         self._add_results(number, rows, bound, own_bound)
         return True
 
-    def _list_first_uses(self, number: int) -> list[Access]:
-        uses = self.space.uses.values()
-        return [access for (first, access), *_ in uses if first == number]
-
     def _needs(self, number: int, rows: NDArray[np.int64], access: Access) -> _Needs:
-        needs = [self.space.needed(number, row, access) for row in rows.tolist()]
+        axes, needed = self.space.maps[number].axes, self.space.needed
+        needs = [needed(axes(row), access) for row in rows.tolist()]
         number_of = {need: k for k, need in enumerate(dict.fromkeys(needs))}
         return _Needs(list(number_of), np.array([number_of[need] for need in needs]))
 
@@ -545,7 +458,7 @@ class _Tables:
     ) -> None:
         """Add the distributions of the result, if it moves afterwards."""
         output = self.space.groups[number].output
-        tensor, end = output.tensor, self.space.requested.ends.get(output.tensor)
+        tensor, end = output.tensor, self.space.ends.get(output.tensor)
         if tensor not in self.space.uses and end is None:
             return
         choices = [self.space.result_choices(number, row) for row in rows.tolist()]
@@ -596,7 +509,7 @@ class _Tables:
             earlier.popitem()
         missing = self.space.overlap.missing
         present = list(earlier.values())
-        start = self.space.requested.starts.get(tensor)
+        start = self.space.starts.get(tensor)
         # the overlaps are those of blocks on one machine
         if start and start.machine == self.space.machine and not start.cyclic:
             costs = missing(shape, [[start], *present], need.choices)[0]
@@ -615,10 +528,8 @@ def list_uses(groups: Sequence[Group]) -> dict[str, list[tuple[int, Access]]]:
     return uses
 
 
-def _list_repeated_uses(groups: Sequence[Group]) -> list[list[Access]]:
-    """Return for every group the uses of tensors that were used before."""
-    repeated: list[list[Access]] = [[] for _ in groups]
-    for uses in list_uses(groups).values():
-        for number, access in uses[1:]:
-            repeated[number].append(access)
-    return repeated
+def _list_first_uses(
+    uses: Mapping[str, Sequence[tuple[int, Access]]], number: int
+) -> list[Access]:
+    """Return the inputs of a group that no earlier group uses."""
+    return [access for (first, access), *_ in uses.values() if first == number]

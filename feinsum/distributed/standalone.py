@@ -28,11 +28,8 @@ from feinsum.distributed.steps import (
     Free,
     Leaf,
     Make,
-    Receive,
-    Reduce,
-    Send,
     Step,
-    Take,
+    Transfer,
     get_tensor,
 )
 
@@ -96,7 +93,7 @@ def _format_rank(plan: Plan, rank: int) -> Iterator[str]:
         if box is not None:
             yield f"        {('load', name, _convert_box(box))},"
     for step in plan.steps[rank]:
-        yield f"        {_as_tuple(plan, step)},"
+        yield f"        {_as_tuple(plan, step, rank)},"
     for name in plan.outputs:
         # on all ranks, because saving is collective
         shape, dtype = plan.shape(name), plan.dtype.str
@@ -105,19 +102,18 @@ def _format_rank(plan: Plan, rank: int) -> Iterator[str]:
     yield "    ],"
 
 
-def _as_tuple(plan: Plan, step: Step) -> tuple[Any, ...]:
+def _as_tuple(plan: Plan, step: Step, rank: int) -> tuple[Any, ...]:
     match step:
         case Make(buffer, box):
             dtype = plan.operands.get(get_tensor(buffer), plan.dtype).str
             return ("make", buffer, _convert_box(box), dtype)
-        case Take(source, target, box, is_added):
-            return ("take", source, _convert_box(box), target, is_added)
-        case Send(rank, source, box, tag):
-            return ("send", source, _convert_box(box), rank, tag)
-        case Receive(rank, target, box, tag):
-            return ("receive", target, _convert_box(box), rank, tag, False)
-        case Reduce(rank, target, box, tag):
-            return ("receive", target, _convert_box(box), rank, tag, True)
+        case Transfer(sender, receiver, source, target, box, is_added, tag):
+            sides = _convert_box(box)
+            if sender == receiver:
+                return ("take", source, sides, target, is_added)
+            if sender == rank:
+                return ("send", source, sides, receiver, tag)
+            return ("receive", target, sides, sender, tag, is_added)
         case Leaf(group, sources, target, box):
             text = replace_names(plan.groups[group].subscripts)
             blocks = tuple(

@@ -24,10 +24,9 @@ For ``out[i] = A[i,j] * x[j]`` with j partitioned over two ranks, rank 0 does::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +43,9 @@ from feinsum.distributed.distribution import Distribution, Machine
 from feinsum.distributed.groups import Access, Group, get_shape
 from feinsum.distributed.schedule import GroupSchedule, compute_needed_boxes
 
+if TYPE_CHECKING:
+    from feinsum.distributed.plans import Plan
+
 
 @dataclass(frozen=True, slots=True)
 class Make:
@@ -55,43 +57,31 @@ class Make:
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
-    """Copy or add a box from one buffer of this rank to another."""
+class Transfer:
+    """Copy or add a box of a buffer of one rank to a buffer of another or the same.
 
+    Both ranks have this step: one sends the box, the other one receives it.
+
+    Attributes:
+        sender, receiver: the ranks.
+        source, target: their buffers.
+        box: the part of both buffers.
+        is_added: whether the receiver adds it.
+        tag: the number of the move: messages of one tag may form a collective.
+    """
+
+    sender: int
+    receiver: int
     source: str
     target: str
     box: Box
     is_added: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send a box of a buffer to another rank."""
-
-    rank: int
-    source: str
-    box: Box
     tag: int
 
-
-@dataclass(frozen=True, slots=True)
-class Receive:
-    """Receive a box from another rank into a buffer."""
-
-    rank: int
-    target: str
-    box: Box
-    tag: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reduce:
-    """Receive a box from another rank and add it to a buffer."""
-
-    rank: int
-    target: str
-    box: Box
-    tag: int
+    @property
+    def is_message(self) -> bool:
+        """Whether the ranks differ."""
+        return self.sender != self.receiver
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +107,7 @@ class Free:
     buffer: str
 
 
-Step: TypeAlias = Make | Take | Send | Receive | Reduce | Leaf | Free
+Step: TypeAlias = Make | Transfer | Leaf | Free
 
 Steps: TypeAlias = tuple[tuple[Step, ...], ...]
 """One list for every rank."""
@@ -170,7 +160,7 @@ class Move:
     """Boxes pass from one buffer to another, within a rank or between ranks.
 
     Attributes:
-        tag: the number of the move: messages of one tag may form a collective.
+        tag, is_added: see :class:`Transfer`.
         weight: number of moves that this one represents, if loops are sampled.
     """
 
@@ -229,67 +219,46 @@ class _Residence:
     retained: tuple[tuple[str, Boxes], ...] = ()
 
 
-def lower(
-    groups: Sequence[Group],
-    schedules: Sequence[GroupSchedule],
-    starts: Mapping[str, Distribution],
-    extents: Mapping[str, int],
-    n_ranks: int,
-    outputs: Collection[str] = (),
-    max_steps: int | None = None,
-    ends: Mapping[str, Distribution] = MappingProxyType({}),
-) -> Events:
-    """Lower the schedules of groups to the events of all ranks, in order.
+def lower(plan: Plan, max_steps: int | None = None) -> Events:
+    """Lower the schedules of a plan to the events of all ranks, in order.
 
     Operands and final results are in buffers with their own names.
 
     Args:
-        groups: the groups, in order.
-        schedules: the schedule of each group.
-        starts: initial distribution of each operand.
-        extents: extent of each index.
-        n_ranks: number of ranks.
-        outputs: results to keep although groups read them.
+        plan: the plan.
         max_steps: number of steps that represent a longer sequential loop, in pairs of
             neighbors all over the loop.
-        ends: distributions to which results move after all groups.
     """
-    lowering = _Lowering(groups, schedules, extents, n_ranks, max_steps)
-    lowering.permanent = {*starts, *outputs}
-    pairs = zip(groups, schedules, strict=True)
-    results = {group.output.tensor: schedule.result for group, schedule in pairs}
-    lowering.moving = {name for name, end in ends.items() if end != results[name]}
-    for group in groups:
+    lowering = _Lowering(plan, max_steps)
+    for group in plan.groups:
         for access in group.inputs:
-            if access.tensor in starts:
-                lowering.settle(access, starts[access.tensor])
-    for number in range(len(groups)):
+            if access.tensor in plan.starts:
+                lowering.settle(access, plan.starts[access.tensor])
+    for number in range(len(plan.groups)):
         yield from lowering.lower_group(number)
-    for group in groups:
+    for group in plan.groups:
         if group.output.tensor in lowering.moving:
-            yield from lowering.move_result(group.output, ends[group.output.tensor])
+            yield from lowering.move_result(
+                group.output, plan.ends[group.output.tensor]
+            )
 
 
 class _Lowering:
     """Lowers groups one after the other, and tracks the residence of each tensor."""
 
-    def __init__(
-        self,
-        groups: Sequence[Group],
-        schedules: Sequence[GroupSchedule],
-        extents: Mapping[str, int],
-        n_ranks: int,
-        max_steps: int | None = None,
-    ) -> None:
-        self.groups, self.schedules, self.max_steps = groups, schedules, max_steps
-        self.extents, self.n_ranks, self.tag = extents, n_ranks, 0
+    def __init__(self, plan: Plan, max_steps: int | None) -> None:
+        self.groups, self.schedules = plan.groups, plan.schedules
+        self.max_steps = max_steps
+        self.extents, self.n_ranks, self.tag = plan.extents, plan.processes, 0
         self.last_use = {
             access.tensor: number
-            for number, group in enumerate(groups)
+            for number, group in enumerate(self.groups)
             for access in group.inputs
         }
-        self.permanent: set[str] = set()
-        self.moving: set[str] = set()
+        # the caller's own: never freed
+        self.permanent = {*plan.starts, *plan.outputs}
+        results = {group.output.tensor: d.result for group, d in plan.scheduled}
+        self.moving = {name for name, d in plan.ends.items() if d != results[name]}
         self.weight = 1.0
         self.residences: dict[str, _Residence] = {}
 
@@ -440,7 +409,7 @@ class _Lowering:
                 yield Release(name, ranks)
 
     def _free_dead_tensors(self, number: int) -> Events:
-        """Free tensors that no later group uses, except the caller's own."""
+        """Free tensors that no later group uses, except the permanent ones."""
         for tensor, last_group in self.last_use.items():
             if last_group != number:
                 continue
@@ -507,16 +476,13 @@ def list_steps(event: Event) -> Iterator[tuple[int, Step]]:
             for rank, box in boxes.items():
                 yield rank, Make(buffer, box, is_zero)
         case Move(source, target, overlap, tag, is_added):
+            transfers = [
+                Transfer(sender, receiver, source, target, box, is_added, tag)
+                for sender, receiver, box in overlap.boxes()
+            ]
             # sends come first, so that no rank waits for a later send
-            for sender, receiver, box in overlap.boxes():
-                if sender != receiver:
-                    yield sender, Send(receiver, source, box, tag)
-            receive = Reduce if is_added else Receive
-            for sender, receiver, box in overlap.boxes():
-                if sender == receiver:
-                    yield receiver, Take(source, target, box, is_added)
-                else:
-                    yield receiver, receive(sender, target, box, tag)
+            yield from ((step.sender, step) for step in transfers if step.is_message)
+            yield from ((step.receiver, step) for step in transfers)
         case Computation(group, inputs, target, boxes, is_first):
             names = [operand.names() for operand in inputs]
             for rank, box in boxes.items():

@@ -10,20 +10,26 @@ with indices local to the box. Every other row and the columns 2 to 5 of a matri
     i = 3          . 5 . . . .
 
 Entries never move between ranks. Cyclic parts spread dense regions over all of them.
+
+Buffers of a rank are where its blocks are: on the host, or on a GPU as arrays of CuPy.
+Leaves, sums and copies then run on the GPU, by the functions of numpy that CuPy
+implements, and messages go from GPU to GPU if MPI can read their memory, else through
+the host. Arrays of other libraries are converted by ``cupy.from_dlpack``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from string import ascii_letters
+import ctypes
+from collections.abc import Iterable, Mapping
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box, get_box_shape
-from feinsum.distributed.gpu_memory import check_gpu_array, is_on_gpu
 from feinsum.errors import InvalidSparseArrayError, PlanError
+from feinsum.extras import require_extra
 from feinsum.sparse import COO, CSC, CSF, CSR, from_object, to_coo, to_csf, to_dense
 
 Stored: TypeAlias = NDArray[Any] | COO
@@ -164,44 +170,101 @@ def make_relative(box: Box, around: Box) -> Box:
     )
 
 
-def compute_sparse_leaf(subscripts: str, *blocks: Any) -> Any:
-    """Compute the reference for one sparse block: numpy, entry by entry.
+# ---- arrays of CuPy in the memory of GPUs
 
-    The indices of the sparse operand become one index ``z`` over its entries.
+_QUERIES = ("MPIX_Query_cuda_support", "MPIX_GPU_query_support")
+"""Functions of Open MPI and of MPICH that report whether they read memory of GPUs."""
 
-    >>> rows = COO((2, 3), ([0, 1, 1], [2, 0, 2]), [5.0, 6.0, 7.0])
-    >>> compute_sparse_leaf("ij,ja->ia", rows, np.ones((3, 2))).tolist()
-    [[5.0, 5.0], [13.0, 13.0]]
+_MPICH_CUDA = 0
+"""``MPIX_GPU_SUPPORT_CUDA`` of MPICH."""
+
+
+def is_on_gpu(value: Any) -> bool:
+    """Return whether an array is in the memory of a GPU."""
+    return hasattr(value, "__cuda_array_interface__")
+
+
+def check_gpu_array(value: Any) -> Any:
+    """Return an array on a GPU, which must be CuPy's.
+
+    Raises:
+        PlanError: with the rule ``blocks``, for an array of another library.
     """
-    *terms, output = subscripts.replace("->", ",").split(",")
-    sparse_position = next(
-        k for k, block in enumerate(blocks) if isinstance(block, COO)
-    )
-    entries, modes = blocks[sparse_position], terms[sparse_position]
-    rows = dict(zip(modes, entries.indices, strict=True))
-    z = next(letter for letter in ascii_letters if letter not in subscripts)
-    new_terms, arrays = [z], [entries.values]
-    extents = dict(zip(modes, entries.shape, strict=True))
-    for term, block in zip(terms, blocks, strict=True):
-        if block is entries:
-            continue
-        extents.update(zip(term, block.shape, strict=True))
-        shared = [i for i in term if i in rows]
-        dense_indices = [i for i in term if i not in rows]
-        transposed = block.transpose([term.index(i) for i in (*shared, *dense_indices)])
-        new_terms.append(z * bool(shared) + "".join(dense_indices))
-        selected = tuple(rows[i] for i in shared)
-        arrays.append(transposed[selected] if shared else transposed)
-    sparse_indices = [i for i in output if i in rows]
-    other_indices = [i for i in output if i not in rows]
-    text = f"{','.join(new_terms)}->{z * bool(sparse_indices)}{''.join(other_indices)}"
-    values = np.einsum(text, *arrays)
-    if not sparse_indices:
-        return values
-    if sorted(output) == sorted(modes):
-        columns = tuple(rows[i] for i in output)
-        return COO(tuple(extents[i] for i in output), columns, values)
-    order = (*sparse_indices, *other_indices)
-    result = np.zeros([extents[i] for i in order], values.dtype)
-    np.add.at(result, tuple(rows[i] for i in sparse_indices), values)
-    return np.array(result.transpose([order.index(i) for i in output]), order="C")
+    # what buffers need of it: numpy's functions, and copies to the host
+    if not (hasattr(value, "get") and hasattr(value, "__array_function__")):
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise PlanError(
+            f"a block on a GPU is a {kind}; plans take arrays of CuPy there: convert "
+            "it by cupy.from_dlpack(block)",
+            rules=("blocks",),
+        )
+    return value
+
+
+def make_prototype(block: Any = None) -> Any:
+    """Return an empty array on the GPU of a block; by default, on the current one.
+
+    Arrays made ``like`` it are on that GPU, and it keeps no block alive.
+
+    Raises:
+        PlanError: with the rule ``gpu``, if no block is given and CuPy is missing.
+    """
+    if block is not None:
+        return np.empty(0, like=block)
+    refusal = partial(PlanError, rules=("gpu",))
+    with require_extra("cupy", "cuda", "a plan with blocks on GPUs", refusal):
+        import cupy
+    return cupy.empty(0)
+
+
+def find_prototype(arrays: Mapping[str, Any], owner: str) -> Any:
+    """Return an empty array on the GPU that has all arrays; None if the host has them.
+
+    Args:
+        arrays: blocks or operands by name.
+        owner: whose arrays they are, for the message.
+
+    Raises:
+        PlanError: with the rule ``blocks``, if only some are on a GPU.
+    """
+    on_gpu = [name for name, array in arrays.items() if is_on_gpu(array)]
+    if not on_gpu:
+        return None
+    on_host = [name for name in arrays if name not in on_gpu]
+    if on_host:
+        raise PlanError(
+            f"{owner}: {', '.join(on_gpu)} on a GPU, {', '.join(on_host)} on the host; "
+            "pass all of them on the GPU (cupy.asarray), or none",
+            rules=("blocks",),
+        )
+    return make_prototype(arrays[on_gpu[0]])
+
+
+def to_host(array: Any) -> Any:
+    """Copy an array from a GPU to the host; others are returned as they are."""
+    return array.get() if is_on_gpu(array) else array
+
+
+def get_free_gpu_bytes(array: Any) -> int:
+    """Return the free memory of the GPU of an array."""
+    free, _total = array.device.mem_info
+    return int(free)
+
+
+def synchronize(array: Any) -> None:
+    """Wait for the GPU of an array; on the host, nothing is under way."""
+    if is_on_gpu(array):
+        array.device.synchronize()
+
+
+@cache
+def is_mpi_cuda_aware() -> bool:
+    """Return whether the loaded MPI sends from memory of GPUs, as far as it reports."""
+    library = ctypes.CDLL(None)
+    open_mpi, mpich = (getattr(library, name, None) for name in _QUERIES)
+    if open_mpi is not None:
+        return bool(open_mpi())
+    if mpich is None:
+        return False
+    is_supported = ctypes.c_int(0)
+    return mpich(_MPICH_CUDA, ctypes.byref(is_supported)) == 0 and bool(is_supported)

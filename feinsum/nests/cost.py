@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from math import inf, prod
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from feinsum.nests.nest import Forest, NestLoop, Node, Orders, fuse
+from feinsum.nests.nest import Forest, NestLoop, Orders, fuse, list_terms
 from feinsum.nests.networks import FactorProduct, Network, Path, Sizes
 
 V = TypeVar("V")
@@ -80,36 +80,22 @@ def _evaluate_forest(
 ) -> Any:
     if not forest:
         return cost.nothing
-    first, following = forest[0], forest[1:]
-    value = _evaluate_node(cost, path, first, ancestors)
+    first, *following = forest
+    terms_before = list_terms(first)
+    value = cost.nothing
+    if isinstance(first, NestLoop):
+        group = TermGroup(tuple(path[t] for t in terms_before), ancestors)
+        body = _evaluate_forest(cost, path, first.body, ancestors | {first.index})
+        value = cost.loop(group, first.index, body)
     if not following:
         return value
     # A buffer crosses here if its producer is in the first node and its consumer in a
     # later one: no further loop is around both.
-    terms_before = tuple(_list_terms(first))
-    terms_after = tuple(t for node in following for t in _list_terms(node))
-    group = TermGroup(tuple(path[t] for t in terms_before + terms_after), ancestors)
+    terms_after = [t for node in following for t in list_terms(node)]
+    group = TermGroup(tuple(path[t] for t in (*terms_before, *terms_after)), ancestors)
     crossing = cost.crossing(group, len(terms_before))
-    following_cost = _evaluate_forest(cost, path, following, ancestors)
+    following_cost = _evaluate_forest(cost, path, tuple(following), ancestors)
     return cost.combine(cost.combine(value, crossing), following_cost)
-
-
-def _evaluate_node(
-    cost: Cost[Any], path: Path, node: Node, ancestors: frozenset[str]
-) -> Any:
-    if not isinstance(node, NestLoop):
-        return cost.nothing
-    group = TermGroup(tuple(path[t] for t in _list_terms(node)), ancestors)
-    body = _evaluate_forest(cost, path, node.body, ancestors | {node.index})
-    return cost.loop(group, node.index, body)
-
-
-def _list_terms(node: Node) -> Iterator[int]:
-    if isinstance(node, NestLoop):
-        for inner in node.body:
-            yield from _list_terms(inner)
-    else:
-        yield node
 
 
 def list_crossing_buffers(

@@ -26,7 +26,7 @@ from typing import TypeAlias
 
 from feinsum.errors import InvalidEinsumError
 from feinsum.nests.cost import Operations
-from feinsum.nests.nest import Forest, Nest, NestLoop, Node, Order
+from feinsum.nests.nest import Forest, Nest, Order, list_terms
 from feinsum.nests.networks import Network, Sizes, find_consumers
 from feinsum.words import format_count
 
@@ -343,10 +343,10 @@ def _lower_forest(
     nest: Nest, consumer_of: Mapping[int, int], forest: Forest, around: frozenset[str]
 ) -> Iterator[NestStatement]:
     for node in forest:
-        terms = _list_terms(node)
+        terms = list_terms(node)
         leaving = [t for t in terms if t in consumer_of and consumer_of[t] not in terms]
         begun = [
-            t for t in leaving if any(consumer_of[t] in _list_terms(n) for n in forest)
+            t for t in leaving if any(consumer_of[t] in list_terms(n) for n in forest)
         ]
         # without a further loop, each product is the whole sum: no reset is needed
         if isinstance(node, int):
@@ -356,9 +356,3 @@ def _lower_forest(
         level = nest.network.get_level(around, node.index)
         body = _lower_forest(nest, consumer_of, node.body, around | {node.index})
         yield Repeat(node.index, level, tuple(body))
-
-
-def _list_terms(node: Node) -> tuple[int, ...]:
-    if isinstance(node, NestLoop):
-        return tuple(t for inner in node.body for t in _list_terms(inner))
-    return (node,)

@@ -158,15 +158,16 @@ def build_unfactorized(network: Network) -> Nest:
 def _find_common_loops(forest: Forest, first: int, second: int) -> frozenset[str]:
     """Return the indices of the loops around both terms."""
     for node in forest:
-        if isinstance(node, NestLoop) and {first, second} <= _list_terms(node):
+        if isinstance(node, NestLoop) and {first, second} <= {*list_terms(node)}:
             return _find_common_loops(node.body, first, second) | {node.index}
     return frozenset()
 
 
-def _list_terms(node: NestLoop | int) -> frozenset[int]:
+def list_terms(node: Node) -> tuple[int, ...]:
+    """Return the numbers of the terms within a loop, in order; of a term, itself."""
     if isinstance(node, int):
-        return frozenset({node})
-    return frozenset().union(*map(_list_terms, node.body))
+        return (node,)
+    return tuple(term for inner in node.body for term in list_terms(inner))
 
 
 def _format_lines(nest: Nest, forest: Forest, indent: str) -> list[str]:

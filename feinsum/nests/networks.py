@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, TypeAlias
 
 import numpy.typing as npt
@@ -347,18 +347,11 @@ class _Maker:
     """The tensors and terms of a network, each created once."""
 
     def __init__(self, network: Network, *, late: bool = False) -> None:
-        self._network = network
-        self._late = late
-        self._tensors: dict[frozenset[int], Factor] = {}
-        self._terms: dict[tuple[frozenset[int], frozenset[int]], FactorProduct] = {}
+        self._network, self._late = network, late
+        self.tensor = cache(self._make_tensor)
+        self.term = cache(self._make_term)
 
-    def tensor(self, inputs: frozenset[int]) -> Factor:
-        if inputs not in self._tensors:
-            self._tensors[inputs] = Factor(inputs, self._find_indices(inputs))
-        return self._tensors[inputs]
-
-    def _find_indices(self, inputs: frozenset[int]) -> frozenset[str]:
-        """Return the operands' indices that another operand, or the output, needs."""
+    def _make_tensor(self, inputs: frozenset[int]) -> Factor:
         terms = enumerate(self._network.inputs)
         inside, outside = set[str](), set(self._network.output)
         for position, term in terms:
@@ -366,11 +359,8 @@ class _Maker:
         # operands keep all their indices; so do products that do not sum yet
         is_last = len(inputs) == len(self._network.inputs)
         if len(inputs) == 1 or (self._late and not is_last):
-            return frozenset(inside)
-        return frozenset(inside & outside)
+            return Factor(inputs, frozenset(inside))
+        return Factor(inputs, frozenset(inside & outside))
 
-    def term(self, left: frozenset[int], right: frozenset[int]) -> FactorProduct:
-        if (left, right) not in self._terms:
-            tensors = map(self.tensor, (left, right, left | right))
-            self._terms[left, right] = FactorProduct(*tensors)
-        return self._terms[left, right]
+    def _make_term(self, left: frozenset[int], right: frozenset[int]) -> FactorProduct:
+        return FactorProduct(*map(self.tensor, (left, right, left | right)))

@@ -27,8 +27,25 @@ from feinsum.errors import InvalidSparseArrayError
 from feinsum.words import format_count
 
 
+class _Sparse:
+    """What arrays of all formats have."""
+
+    shape: tuple[int, ...]
+    values: Array
+
+    @property
+    def order(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def nnz(self) -> int:
+        """Number of stored entries, counting each duplicate."""
+        return len(self.values)
+
+
 @dataclass(frozen=True, eq=False)
-class COO:
+class COO(_Sparse):
     """Coordinates in any order; duplicates are summed.
 
     Attributes:
@@ -62,19 +79,9 @@ class COO:
                     f"for {format_count(self.nnz, 'value')}",
                 )
 
-    @property
-    def order(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def nnz(self) -> int:
-        """Number of stored entries, counting each duplicate."""
-        return len(self.values)
-
 
 @dataclass(frozen=True, eq=False)
-class _Compressed:
+class _Compressed(_Sparse):
     """A matrix with one axis compressed."""
 
     shape: tuple[int, ...]
@@ -96,16 +103,6 @@ class _Compressed:
         check_fibers(indices, pointers, "the array of indices")
         values = check_entry_values(self.values, len(indices))
         _set(self, indices=indices, pointers=pointers, values=values)
-
-    @property
-    def order(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def nnz(self) -> int:
-        """Number of stored entries."""
-        return len(self.values)
 
 
 class CSR(_Compressed):
@@ -135,7 +132,7 @@ class CSC(_Compressed):
 
 
 @dataclass(frozen=True, eq=False)
-class CSF:
+class CSF(_Sparse):
     """Compressed sparse fibers: a tree with a level for each axis.
 
     A node at level l is a combination of indices of the first l + 1 axes below which
@@ -190,16 +187,6 @@ class CSF:
         values = check_entry_values(self.values, len(indices[-1]))
         _set(self, axes=tuple(map(int, self.axes)), values=values)
         _set(self, indices=tuple(indices), pointers=tuple(pointers[1:]))
-
-    @property
-    def order(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def nnz(self) -> int:
-        """Number of stored entries."""
-        return len(self.values)
 
     @property
     def profile(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Einsums that plans are tested with, numpy's results, counts by definition."""
+"""Einsums and statements that plans are tested with, their laws, and random plans."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ from feinsum.distributed import (
     Loop,
     Machine,
     Plan,
+    Statements,
+    assemble,
+    assemble_statements,
     factorizations,
+    groups_of,
     plan,
+    statements,
 )
 from feinsum.distributed.assembly import place_operands
 from feinsum.distributed.boxes import count_entries
-from feinsum.distributed.counts import Counts, tally
+from feinsum.distributed.counts import Counts
+from feinsum.distributed.groups import find_default_path
+from feinsum.distributed.local import name_outputs
 from feinsum.distributed.schedule import list_result_choices
 from feinsum.distributed.steps import (
     Free,
     Leaf,
     Make,
-    Receive,
-    Reduce,
-    Send,
     Steps,
-    lower,
+    Transfer,
 )
 from feinsum.ir import BatchedEinsum
 
@@ -53,25 +57,69 @@ def einsum_of(
     )
 
 
-def operands_of(einsum: BatchedEinsum, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return small integers, so that sums in any order are equal."""
+def operands_of(problem, seed: int = 0) -> dict[str, np.ndarray]:
+    """Return small integers, so that sums in any order are equal.
+
+    Args:
+        problem: an einsum or statements.
+        seed: seed of the numbers.
+    """
     rng = np.random.default_rng(seed)
+    if isinstance(problem, BatchedEinsum):
+        kinds = {op.name: (op.shape, op.dtype) for op in problem.operands}
+    else:
+        accesses = {a.tensor: a for group in problem.groups for a in group.inputs}
+        kinds = {
+            name: (tuple(problem.extents[i] for i in accesses[name].indices), dtype)
+            for name, dtype in problem.dtypes.items()
+        }
     return {
-        op.name: rng.integers(-4, 5, op.shape).astype(op.dtype)
-        for op in einsum.operands
+        name: rng.integers(-4, 5, shape).astype(dtype)
+        for name, (shape, dtype) in kinds.items()
     }
 
 
-def by_numpy(einsum: BatchedEinsum, operands: dict[str, np.ndarray]) -> np.ndarray:
-    arrays = [operands[op.name] for op in einsum.rows[0]]
-    return np.einsum(einsum.subscripts, *arrays, optimize=len(arrays) > 2)
+def by_numpy(problem, operands: dict[str, np.ndarray]) -> Any:
+    """Return numpy's result of an einsum, or results of statements by name."""
+    if isinstance(problem, BatchedEinsum):
+        arrays = [operands[op.name] for op in problem.rows[0]]
+        return np.einsum(problem.subscripts, *arrays, optimize=len(arrays) > 2)
+    known = dict(operands)
+    for group in problem.groups:
+        arrays = [known[access.tensor] for access in group.inputs]
+        known[group.output.tensor] = np.einsum(group.subscripts, *arrays)
+    return {name: known[name] for name in problem.outputs}
 
 
 def is_numpys(made: Plan) -> bool:
-    """Return whether a simulated plan computes numpy's result."""
-    operands = operands_of(made.batched_einsum)
-    expected = by_numpy(made.batched_einsum, operands)
-    return bool((made.simulate(operands) == expected).all())
+    """Return whether a simulated plan computes numpy's results."""
+    problem = made.statements or made.batched_einsum
+    operands = operands_of(problem)
+    expected = name_outputs(made, by_numpy(problem, operands))
+    found = name_outputs(made, made.simulate(operands))
+    return found.keys() == expected.keys() and all(
+        (found[name] == expected[name]).all() for name in expected
+    )
+
+
+def assert_lawful(made: Plan) -> None:
+    """Assert what holds for every plan.
+
+    It gives numpy's result; its tally equals the sum over the steps; every message has
+    one sender and one receiver; and it comes back from its document.
+    """
+    assert is_numpys(made), made.to_json()
+    assert made.counts == count_steps(made.steps, made.resident_elements)
+    sent, received = Counter(), Counter()
+    for rank, row in enumerate(made.steps):
+        for step in row:
+            if isinstance(step, Transfer) and step.is_message:
+                (sent if rank == step.sender else received)[step] += 1
+                assert rank in (step.sender, step.receiver)
+    assert sent == received
+    assert set(sent.values()) <= {1}
+    again = Plan.from_json(made.to_json())
+    assert (again, again.id) == (made, made.id)
 
 
 KERNELS = {
@@ -99,6 +147,38 @@ KERNELS = {
 }
 """The ten of Deinsum's benchmarks, in small, and others."""
 
+PROGRAMS = {
+    "attention": statements(
+        ["Q[s,h,d] = X[s,a] * WQ[a,h,d]", "K[s,h,e] = X[s,a] * WK[a,h,e]",
+         "S[h,d,e] = Q[s,h,d] * K[s,h,e]", "Y[s,h,e] = X[s,a] * WV[a,h,d] * S[h,d,e]"],
+        {"X": (6, 8), "WQ": (8, 2, 4), "WK": (8, 2, 4), "WV": (8, 2, 4)},
+    ),
+    "read twice": statements(
+        ["T[i,k] = A[i,j] * B[j,k]", "U[i,l] = T[i,k] * C[k,l]",
+         "V[k,m] = T[i,k] * D[i,m]"],
+        {"A": (8, 6), "B": (6, 8), "C": (8, 4), "D": (8, 4)},
+    ),
+    "read three times": statements(
+        ["T[i,k] = A[i,j] * B[j,k]", "U[i,l] = T[i,k] * C[k,l]",
+         "V[k,m] = T[i,k] * D[i,m]", "W[i,k] = T[i,k] * U[i,l] * V[k,m] * E[l,m]"],
+        {"A": (8, 6), "B": (6, 8), "C": (8, 4), "D": (8, 4), "E": (4, 4)},
+    ),
+    "gradients": statements(
+        ["H[n,h] = X[n,f] * V[f,h]", "G[n,h] = E[n,o] * W[h,o]",
+         "dV[f,h] = X[n,f] * G[n,h]", "dW[h,o] = H[n,h] * E[n,o]"],
+        {"X": (8, 6), "V": (6, 8), "E": (8, 4), "W": (8, 4)},
+    ),
+    "wanted and read": statements(
+        ["T[i,k] = A[i,j] * B[j,k]", "U[i,l] = T[i,k] * C[k,l]"],
+        {"A": (6, 5), "B": (5, 7), "C": (7, 4)}, outputs=["T", "U"],
+    ),
+}  # fmt: skip
+"""Statements that read results of each other, in small."""
+
+
+PROBLEMS = KERNELS | PROGRAMS
+"""Einsums and statements."""
+
 
 def count_steps(steps: Steps, resident: Sequence[int]) -> Counts:
     """The counts of lists of steps, one step after the other.
@@ -106,13 +186,14 @@ def count_steps(steps: Steps, resident: Sequence[int]) -> Counts:
     Args:
         resident: elements of operands that each rank holds all the time.
     """
-    ranks = [_count_rank(row, rest) for row, rest in zip(steps, resident, strict=True)]
+    pairs = zip(steps, resident, strict=True)
+    ranks = [_count_rank(row, rest, rank) for rank, (row, rest) in enumerate(pairs)]
     received, reduced, messages, peaks, points = zip(*ranks, strict=True)
     requests = Counter(
         (rank, step.tag, step.source, step.box)
         for rank, row in enumerate(steps)
         for step in row
-        if type(step) is Send
+        if type(step) is Transfer and step.receiver != rank
     )
     return Counts(
         received=sum(received),
@@ -128,7 +209,7 @@ def count_steps(steps: Steps, resident: Sequence[int]) -> Counts:
     )
 
 
-def _count_rank(steps: Any, resident: int) -> tuple[int, int, int, int, int]:
+def _count_rank(steps: Any, resident: int, rank: int) -> tuple[int, int, int, int, int]:
     received = reduced = messages = points = 0
     peak = now = resident
     live: dict[str, int] = {}
@@ -140,26 +221,29 @@ def _count_rank(steps: Any, resident: int) -> tuple[int, int, int, int, int]:
             peak = max(peak, now)
         elif kind is Free:
             now -= live.pop(step.buffer)
-        elif kind is Receive:
-            received += count_entries(step.box)
-            messages += 1
-        elif kind is Reduce:
-            reduced += count_entries(step.box)
+        elif kind is Transfer and step.sender != rank:
+            reduced += count_entries(step.box) * step.is_added
+            received += count_entries(step.box) * (not step.is_added)
             messages += 1
         elif kind is Leaf:
             points += step.n_points
     return received, reduced, messages, peak, points
 
 
-def count_moved(groups, extents, schedules, n_ranks: int) -> int:
-    """Return the elements that the steps of schedules move."""
+def make_bare(groups, extents, processes: int, **fields: Any) -> Plan:
+    """Return a plan of groups without schedules."""
     made = {group.output.tensor for group in groups}
     read = dict.fromkeys(access.tensor for g in groups for access in g.inputs)
-    starts = place_operands(
-        [x for x in read if x not in made], groups, schedules, extents
-    )
-    events = lower(groups, schedules, starts, extents, n_ranks)
-    return tally(events, [0] * n_ranks).counts().moved
+    dtypes = {name: "<f8" for name in read if name not in made}
+    problem = Statements(groups, extents, dtypes, (groups[-1].output.tensor,))
+    starts = fields.pop("starts", {})
+    return Plan("", {}, processes, (), (), starts, (), statements=problem, **fields)
+
+
+def count_moved(bare: Plan, schedules) -> int:
+    """Return the elements that the steps of schedules move."""
+    starts = place_operands(bare.operands, bare.groups, schedules, bare.extents)
+    return replace(bare, schedules=tuple(schedules), starts=starts).counts.moved
 
 
 def random_schedule(rng: random.Random, group, processes: int) -> GroupSchedule:
@@ -181,6 +265,26 @@ def random_schedule(rng: random.Random, group, processes: int) -> GroupSchedule:
         loop = Loop(index, n_parts, turn, rng.random() < 0.3)
     cyclic = tuple(k for k in _choose_axes(rng, machine) if axes[k] is not None)
     return GroupSchedule(machine, axes, _make_cyclic(rng, result), loop, cyclic)
+
+
+def random_plan(rng: random.Random, problem, processes: int) -> Plan:
+    """Return a legal plan of an einsum or of statements that nobody would make."""
+    is_einsum = isinstance(problem, BatchedEinsum)
+    path = find_default_path(problem, problem.extents) if is_einsum else None
+    groups = (
+        problem.groups if path is None else groups_of(problem, path, problem.extents)
+    )
+    schedules = [random_schedule(rng, group, processes) for group in groups]
+    ranks = {a.tensor: len(a.indices) for group in groups for a in group.inputs}
+    made = {group.output.tensor for group in groups}
+    starts = {
+        name: random_start(rng, rank, processes)
+        for name, rank in sorted(ranks.items())
+        if name not in made
+    }
+    if path is None:
+        return assemble_statements(problem, processes, schedules, starts=starts)
+    return assemble(problem, {}, processes, path, schedules, starts=starts)
 
 
 def random_start(rng: random.Random, rank: int, processes: int) -> Distribution:

@@ -17,25 +17,25 @@ from mpi4py import MPI
 import feinsum
 from benchmarks.papers.schedules import named_plan, named_plans
 from feinsum.distributed import Plan, gather, mpi, plan, plan_statements, with_cyclic
-from feinsum.distributed.gpu_memory import to_host
 from feinsum.distributed.local import compute_with_numpy
 from feinsum.distributed.mpi import Traffic, run_on_ranks
-from feinsum.distributed.storage import get_slices
+from feinsum.distributed.storage import get_slices, to_host
 from feinsum.errors import PlanError
 from feinsum.programs import program
 from feinsum.records import InMemoryStore
-from tests.distributed import gpu_arrays, test_plans, test_sparse, test_statements
+from tests.distributed import gpu_arrays, test_sparse
 from tests.distributed.cases import (
     KERNELS,
+    PROGRAMS,
     by_numpy,
     einsum_of,
     operands_of,
     plan_requested,
+    random_plan,
 )
 from tests.distributed.engine_contract import check_engine
 from tests.distributed.gpu_arrays import GpuArray, to_gpu
 
-PROGRAMS = test_statements.PROGRAMS
 DTYPES = ("float32", "int64", "complex64")
 N_RANDOM = 50
 COMM = MPI.COMM_WORLD
@@ -95,42 +95,28 @@ def counted(made: Plan) -> dict[str, int]:
     return {name: getattr(counts, name) for name in ("received", "reduced", "messages")}
 
 
-def programs() -> dict[str, object]:
-    """Plans of statements: their results, and what this rank received."""
-    found: dict[str, object] = {}
-    for name, several in PROGRAMS.items():
-        made = plan_statements(several, processes=SIZE)
-        operands, traffic = test_statements.operands_of(several), Traffic()
-        blocks = blocks_of(made, operands)
-        parts = run_on_ranks(
-            made, blocks, COMM, leaf=compute_with_numpy, traffic=traffic
-        )
-        expected = test_statements.by_numpy(several, operands)
-        found[name] = {
-            "right": all(is_part(made, parts, expected, one) for one in made.outputs),
-            "received": traffic.received,
-            "reduced": traffic.reduced,
-        }
-    return found
-
-
 def random_plans() -> dict[str, object]:
-    """Plans that nobody would make: of einsums, sparse ones too, and of statements."""
+    """Plans that nobody would make, of einsums, sparse ones too, and of statements."""
     found: dict[str, object] = {}
     for seed in range(N_RANDOM):
         rng = random.Random(seed)
         name = rng.choice([*KERNELS])
-        made = test_plans.random_plan(rng, KERNELS[name], SIZE)
+        made = random_plan(rng, KERNELS[name], SIZE)
         found[f"{name} {seed}"] = outcome(made) | {"counted": counted(made)}
     for name, made, arrays in test_sparse.on_processes(SIZE):
         dealt = with_cyclic(made, made.extents)
         expected = test_sparse.by_numpy(dealt, arrays)
         found[f"sparse {name}"] = sparse_outcome(dealt, arrays, expected)
     for name, several in PROGRAMS.items():
-        made = test_statements.random_plan(random.Random(name), several, SIZE)
-        operands = test_statements.operands_of(several)
-        expected = test_statements.by_numpy(several, operands)
-        found[f"statements {name}"] = statements_outcome(made, operands, expected)
+        operands = operands_of(several)
+        expected = by_numpy(several, operands)
+        plans = {
+            "random": random_plan(random.Random(name), several, SIZE),
+            "planned": plan_statements(several, processes=SIZE),
+        }
+        for kind, made in plans.items():
+            outcome_of = statements_outcome(made, operands, expected)
+            found[f"statements {name} {kind}"] = outcome_of
     return found
 
 
@@ -229,7 +215,7 @@ def passed() -> dict[str, object]:
         plan(einsum, processes=SIZE),
         plan_statements(both_read, processes=SIZE),
     )
-    operands, given = operands_of(einsum), test_statements.operands_of(both_read)
+    operands, given = operands_of(einsum), operands_of(both_read)
     here = operands if RANK == 0 else None
     whole = made.gather(
         run_on_ranks(made, made.scatter(here, COMM), COMM, leaf=compute_with_numpy),
@@ -251,7 +237,7 @@ def passed() -> dict[str, object]:
         wrong = str(error)
     if RANK:
         return {"right": whole is both is again is has_large is None, "wrong": wrong}
-    expected = test_statements.by_numpy(both_read, given)
+    expected = by_numpy(both_read, given)
     is_right = np.allclose(whole, by_numpy(einsum, operands)) and (whole == again).all()
     are_right = all(np.array_equal(both[name], expected[name]) for name in expected)
     are_right = are_right and np.array_equal(has_large, is_large)
@@ -336,7 +322,7 @@ def main(what: str) -> None:
     if what in ("raises", "killed"):
         dies(what)
         return
-    jobs = {"everything": everything, "programs": programs, "refusals": refusals,
+    jobs = {"everything": everything, "refusals": refusals,
             "tuned": tuned, "passed": passed, "contract": contract,
             "collectives": collectives, "gpus": gpus,
             "random": random_plans}  # fmt: skip

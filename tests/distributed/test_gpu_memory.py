@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from feinsum.distributed import plan, plan_program, plan_statements
-from feinsum.distributed.gpu_memory import is_on_gpu
 from feinsum.distributed.local import run_here
+from feinsum.distributed.storage import is_on_gpu
 from feinsum.errors import PlanError, ProgramError
-from tests.distributed import gpu_arrays, test_sparse, test_statements
-from tests.distributed.cases import KERNELS, by_numpy, operands_of
+from tests.distributed import gpu_arrays, test_sparse
+from tests.distributed.cases import KERNELS, PROGRAMS, by_numpy, operands_of
 from tests.distributed.gpu_arrays import GpuArray, to_gpu
 from tests.distributed.test_facts import softmax
 
@@ -74,9 +74,9 @@ def test_arrays_of_other_libraries_are_refused():
 
 
 def test_other_statements_run_on_the_host():
-    statements = test_statements.PROGRAMS["read twice"]
+    statements = PROGRAMS["read twice"]
     made = plan_statements(statements, processes=4)
-    operands = to_gpus(test_statements.operands_of(statements))
+    operands = to_gpus(operands_of(statements))
     with pytest.raises(PlanError, match="arrays of numpy") as caught:
         run_here(made, operands, meaning=OtherSemantics())
     assert caught.value.rules == ("gpu",)

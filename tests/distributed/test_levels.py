@@ -30,11 +30,10 @@ from feinsum.distributed.assembly import arrange_axes, place_operands
 from feinsum.distributed.boxes import count_entries
 from feinsum.distributed.levels import compute_copy_costs
 from feinsum.distributed.schedule import list_result_choices, spread_result
-from feinsum.distributed.steps import Receive, Reduce
+from feinsum.distributed.steps import Transfer
 from feinsum.errors import PlanError
 from feinsum.records import Links
-from tests.distributed.cases import KERNELS, einsum_of, is_numpys
-from tests.distributed.test_statements import PROGRAMS
+from tests.distributed.cases import KERNELS, PROGRAMS, einsum_of, is_numpys
 
 NAMES = ["paper", "1mm", "mttkrp-3-0", "same twice", "total"]
 
@@ -44,8 +43,8 @@ def by_steps(made, ranks_per_host):
     found = Counter()
     for rank, row in enumerate(made.steps):
         for step in row:
-            if isinstance(step, Receive | Reduce):
-                is_far = step.rank // ranks_per_host != rank // ranks_per_host
+            if isinstance(step, Transfer) and step.sender != rank:
+                is_far = step.sender // ranks_per_host != rank // ranks_per_host
                 found[is_far] += count_entries(step.box)
     return found[True]
 

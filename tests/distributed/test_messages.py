@@ -10,7 +10,7 @@ import pytest
 from benchmarks.papers.schedules import named_plan
 from feinsum.distributed import plan
 from feinsum.distributed.messages import build_phases
-from feinsum.distributed.steps import Free, Send
+from feinsum.distributed.steps import Free, Transfer
 from tests.distributed.cases import KERNELS, einsum_of
 
 
@@ -43,10 +43,10 @@ def test_a_collective_stands_for_all_messages_of_its_ranks(name, n):
     """A collective replaces exactly the messages of its ranks with its tag."""
     made = plan(KERNELS[name], processes=n)
     sent = Counter(
-        (step.tag, rank, step.rank, step.source, step.box)
+        (step.tag, rank, step.receiver, step.source, step.box)
         for rank, row in enumerate(made.steps)
         for step in row
-        if isinstance(step, Send)
+        if isinstance(step, Transfer) and step.receiver != rank
     )
     for one in made.collectives:
         is_reduced = one.kind in ("reduce", "reduce-scatter")
@@ -72,5 +72,7 @@ def test_phases_have_all_steps_but_sends(name):
     for rank, steps in enumerate(made.steps):
         row = [phase[rank] for phase in phases if rank in phase]
         run = [step for phase in row for step, _ in phase.steps]
-        expected = [s for s in steps if not isinstance(s, Send | Free)]
+        is_sent = [isinstance(s, Transfer) and s.receiver != rank for s in steps]
+        pairs = zip(steps, is_sent, strict=True)
+        expected = [s for s, sent in pairs if not (sent or isinstance(s, Free))]
         assert [s for s in run if not isinstance(s, Free)] == expected

@@ -22,10 +22,7 @@ from feinsum.programs import evaluate_program
 from feinsum.run import use_one_thread
 from feinsum.threads import get_n_threads
 from tests.children import run_command
-from tests.distributed.cases import KERNELS, by_numpy, operands_of
-from tests.distributed.test_statements import PROGRAMS
-from tests.distributed.test_statements import by_numpy as program_by_numpy
-from tests.distributed.test_statements import operands_of as program_operands
+from tests.distributed.cases import KERNELS, PROGRAMS, by_numpy, operands_of
 from tests.docs.pages import ROOT
 from tests.portions import spread
 
@@ -52,7 +49,7 @@ def told(n: int, what: str, **environment: str) -> list[dict]:
 @pytest.fixture(scope="module")
 def on_three() -> list[dict]:
     """The outcomes of several jobs on three ranks, started once."""
-    return told(3, "programs,passed,contract,refusals,collectives,gpus")
+    return told(3, "passed,contract,refusals,collectives,gpus")
 
 
 LARGE = [pytest.param(n, marks=pytest.mark.long) for n in (8, 9)]
@@ -85,17 +82,6 @@ def test_any_plan_runs_on_ranks(n):
         assert all(one["right"] for one in outcomes), case
         for key, count in outcomes[0]["counted"].items():
             assert sum(one[key] for one in outcomes) == count, (case, key)
-
-
-@needs_mpi
-def test_statements_on_ranks(on_three):
-    """A tensor that several statements read is fetched once."""
-    ranks = [rank["programs"] for rank in on_three]
-    for name, program in PROGRAMS.items():
-        counts = plan_statements(program, processes=3).counts
-        assert all(rank[name]["right"] for rank in ranks), name
-        assert sum(rank[name]["received"] for rank in ranks) == counts.received
-        assert sum(rank[name]["reduced"] for rank in ranks) == counts.reduced
 
 
 @needs_mpi
@@ -197,7 +183,7 @@ def test_a_plan_runs_from_hdf5_and_zarr(tmp_path, inputs, output):
     """Ranks write HDF5 and Zarr in turns, with cyclic parts and several results."""
     program = PROGRAMS["wanted and read"]
     made = with_cyclic(plan_statements(program, processes=3), program.extents)
-    operands = program_operands(program)
+    operands = operands_of(program)
     (tmp_path / "plan.json").write_text(made.to_json())
     shapes = {name: array.shape for name, array in operands.items()}
     create_arrays(tmp_path / inputs, shapes, np.dtype("f8"))
@@ -209,7 +195,7 @@ def test_a_plan_runs_from_hdf5_and_zarr(tmp_path, inputs, output):
     run = ("feinsum.run", str(tmp_path / "plan.json"), *files)
     done = started(3, *run, FEINSUM_DATABASE=database)
     assert done.returncode == 0, done.stderr
-    for name, expected in program_by_numpy(program, operands).items():
+    for name, expected in by_numpy(program, operands).items():
         whole = tuple(map(range, expected.shape))
         found = read_block(
             tmp_path / output, name, expected.shape, expected.dtype, whole

@@ -39,8 +39,14 @@ from feinsum.ir import to_text
 from feinsum.programs import evaluate_program, multi_head_attention, program
 from feinsum.records import Links
 from tests.children import run_python
-from tests.distributed.cases import KERNELS, count_moved, einsum_of, is_numpys
-from tests.distributed.test_statements import PROGRAMS
+from tests.distributed.cases import (
+    KERNELS,
+    PROGRAMS,
+    count_moved,
+    einsum_of,
+    is_numpys,
+    make_bare,
+)
 from tests.programs.random_programs import numbers
 
 
@@ -112,12 +118,11 @@ def test_the_choice_is_brute_force(name, sizes):
         ]
         for group in groups
     ]
-    least = min(
-        count_moved(groups, extents, schedules, n) for schedules in product(*choices)
-    )
-    found = find_best_schedules(groups, extents, n)
+    bare = make_bare(groups, extents, n)
+    least = min(count_moved(bare, schedules) for schedules in product(*choices))
+    found = find_best_schedules(bare)
     assert found.is_exact
-    assert count_moved(groups, extents, found.schedules, n) <= least
+    assert count_moved(bare, found.schedules) <= least
     if name in PROGRAMS:
         assert plan_statements(PROGRAMS[name], processes=n).counts.moved <= least
 
@@ -136,9 +141,10 @@ def test_what_the_search_counts_is_moved(name):
     """
     groups, extents = EVEN[name]
     for processes in (2, 8):
-        found = find_best_schedules(groups, extents, processes)
+        bare = make_bare(groups, extents, processes)
+        found = find_best_schedules(bare)
         assert found.is_exact
-        counted = count_moved(groups, extents, found.schedules, processes)
+        counted = count_moved(bare, found.schedules)
         assert found.cost == pytest.approx(counted, abs=0.1)
 
 
@@ -286,9 +292,7 @@ def least_seconds(einsum, processes, path):
     for few in range(max(2, processes // 2), processes + 1):
         made += make_grid_plans(replace(bare, processes=few)).values()
         for excess in (1.0, 1.02, 1.1, 1.25):
-            found = find_best_schedules(
-                bare.groups, bare.extents, few, max_excess=excess
-            )
+            found = find_best_schedules(bare, few, max_excess=excess)
             made += [] if found is None else [with_schedules(bare, found.schedules)]
     return min(other.estimate().seconds for other in made)
 

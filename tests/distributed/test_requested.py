@@ -20,7 +20,6 @@ from feinsum.distributed import (
     plan_statements,
 )
 from feinsum.distributed.assembly import assemble
-from feinsum.distributed.distribution import Requested
 from feinsum.distributed.groups import find_default_path, groups_of
 from feinsum.distributed.recorded import make_random_arrays, record_run
 from feinsum.distributed.schedule import list_result_choices
@@ -29,39 +28,20 @@ from feinsum.errors import PlanError
 from feinsum.programs import program
 from feinsum.records import InMemoryStore
 from tests.distributed.cases import (
-    KERNELS,
-    count_steps,
+    PROGRAMS,
+    assert_lawful,
     einsum_of,
     is_numpys,
-    plan_requested,
+    make_bare,
     random_start,
 )
-from tests.distributed.test_plans import check_messages, random_plan
 from tests.distributed.test_sparse import KERNELS as SPARSE
 from tests.distributed.test_sparse import MTTKRP, arrays_of
 from tests.distributed.test_sparse import einsum_of as sparse_einsum
-from tests.distributed.test_statements import PROGRAMS
-from tests.distributed.test_statements import is_numpys as are_numpys
 from tests.programs.random_programs import assert_right, numbers
 
 PRODUCT = einsum_of("ij,jk->ik", i=6, j=5, k=4)
 MODES = {"A": "ijk,jr,kr->ir", "B": "ijk,ir,kr->jr", "C": "ijk,ir,jr->kr"}
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_no_requested_distribution_changes_the_result(name):
-    """Random schedules, starts and ends give numpy's result and exact counts."""
-    rng = random.Random(name)
-    for _ in range(6):
-        processes = rng.choice([2, 3, 4, 6, 8])
-        made = random_plan(rng, KERNELS[name], processes)
-        end = random_start(rng, len(made.groups[-1].output.indices), processes)
-        made = replace(made, ends={made.outputs[-1]: end}).check()
-        assert made.result == end
-        assert is_numpys(made), made.to_json()
-        assert made.counts == count_steps(made.steps, made.resident_elements)
-        assert Plan.from_json(made.to_json()) == made
-        check_messages(made)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +75,8 @@ def test_the_choice_is_brute_force(subscripts, seed):
         for group in groups
     ]
     least = min(map(count, product(*choices)))
-    found = find_best_schedules(groups, extents, 4, requested=Requested(starts, ends))
+    bare = make_bare(groups, extents, 4, starts=starts, placed=tuple(starts), ends=ends)
+    found = find_best_schedules(bare)
     assert count(found.schedules) <= least
 
 
@@ -161,8 +142,7 @@ def test_statements_start_and_end_where_requested(name):
     given = PROGRAMS[name]
     results = dict.fromkeys(given.outputs, "replicated")
     made = plan_statements(given, processes=4, results=results)
-    assert are_numpys(made)
-    assert made.counts == count_steps(made.steps, made.resident_elements)
+    assert_lawful(made)
     free = plan_statements(given, processes=4)
     again = plan_statements(given, processes=4, starts=free.starts)
     assert again.counts.moved <= free.counts.moved
@@ -229,11 +209,3 @@ def test_impossible_requests_are_refused(requested, rule, words):
     with pytest.raises(PlanError, match=words) as caught:
         feinsum.plan(PRODUCT, processes=4, **requested)
     assert caught.value.rules == (rule,)
-
-
-def test_requested_plans_are_those_of_every_engine():
-    """Plans that on_ranks runs are right here, too."""
-    for name in ("1mm", "paper"):
-        made = plan_requested(KERNELS[name], 4)
-        assert is_numpys(made)
-        assert made.ends

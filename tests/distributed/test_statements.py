@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from benchmarks.papers.schedules import named_like
@@ -20,68 +18,7 @@ from feinsum.distributed import (
     statements,
 )
 from feinsum.errors import PlanError
-from tests.distributed.cases import (
-    count_steps,
-    einsum_of,
-    random_schedule,
-    random_start,
-)
-
-PROGRAMS = {
-    "attention": statements(
-        ["Q[s,h,d] = X[s,a] * WQ[a,h,d]", "K[s,h,e] = X[s,a] * WK[a,h,e]",
-         "S[h,d,e] = Q[s,h,d] * K[s,h,e]", "Y[s,h,e] = X[s,a] * WV[a,h,d] * S[h,d,e]"],
-        {"X": (6, 8), "WQ": (8, 2, 4), "WK": (8, 2, 4), "WV": (8, 2, 4)},
-    ),
-    "read twice": statements(
-        ["T[i,k] = A[i,j] * B[j,k]", "U[i,l] = T[i,k] * C[k,l]",
-         "V[k,m] = T[i,k] * D[i,m]"],
-        {"A": (8, 6), "B": (6, 8), "C": (8, 4), "D": (8, 4)},
-    ),
-    "read three times": statements(
-        ["T[i,k] = A[i,j] * B[j,k]", "U[i,l] = T[i,k] * C[k,l]",
-         "V[k,m] = T[i,k] * D[i,m]", "W[i,k] = T[i,k] * U[i,l] * V[k,m] * E[l,m]"],
-        {"A": (8, 6), "B": (6, 8), "C": (8, 4), "D": (8, 4), "E": (4, 4)},
-    ),
-    "gradients": statements(
-        ["H[n,h] = X[n,f] * V[f,h]", "G[n,h] = E[n,o] * W[h,o]",
-         "dV[f,h] = X[n,f] * G[n,h]", "dW[h,o] = H[n,h] * E[n,o]"],
-        {"X": (8, 6), "V": (6, 8), "E": (8, 4), "W": (8, 4)},
-    ),
-    "wanted and read": statements(
-        ["T[i,k] = A[i,j] * B[j,k]", "U[i,l] = T[i,k] * C[k,l]"],
-        {"A": (6, 5), "B": (5, 7), "C": (7, 4)}, outputs=["T", "U"],
-    ),
-}  # fmt: skip
-
-
-def operands_of(program, seed: int = 0) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    shapes = {
-        a.tensor: tuple(program.extents[i] for i in a.indices)
-        for g in program.groups
-        for a in g.inputs
-    }
-    return {
-        t: rng.integers(-3, 4, shapes[t]).astype(d) for t, d in program.dtypes.items()
-    }
-
-
-def by_numpy(program, operands) -> dict[str, np.ndarray]:
-    known = dict(operands)
-    for group in program.groups:
-        arrays = [known[a.tensor] for a in group.inputs]
-        known[group.output.tensor] = np.einsum(group.subscripts, *arrays)
-    return {name: known[name] for name in program.outputs}
-
-
-def is_numpys(made: Plan) -> bool:
-    operands = operands_of(made.statements)
-    expected = by_numpy(made.statements, operands)
-    found = made.simulate(operands)
-    return set(found) == set(expected) and all(
-        (found[name] == expected[name]).all() for name in expected
-    )
+from tests.distributed.cases import PROGRAMS, assert_lawful, einsum_of, is_numpys
 
 
 @pytest.mark.parametrize("processes", [1, 3, 8])
@@ -89,33 +26,11 @@ def is_numpys(made: Plan) -> bool:
 def test_planned_results_are_numpys(name, processes):
     """Plans of statements give numpy's results and exact counts."""
     made = plan_statements(PROGRAMS[name], processes=processes)
-    assert is_numpys(made)
-    assert made.counts == count_steps(made.steps, made.resident_elements)
+    assert_lawful(made)
     for other in named_like(made).values():
         assert is_numpys(other)
         is_alone = other.counts.busy == 1
         assert is_alone or not other.estimate().is_better_than(made.estimate())
-
-
-def random_plan(rng: random.Random, program, n: int | None = None) -> Plan:
-    processes = rng.choice([2, 3, 4, 6, 8]) if n is None else n
-    schedules = [random_schedule(rng, group, processes) for group in program.groups]
-    accesses = {x.tensor: x for group in program.groups for x in group.inputs}
-    starts = {
-        name: random_start(rng, len(accesses[name].indices), processes)
-        for name in program.dtypes
-    }
-    return assemble_statements(program, processes, schedules, starts=starts)
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_no_legal_schedule_changes_a_result(name):
-    """Random schedules of statements give numpy's results and exact counts."""
-    rng = random.Random(name)
-    for _ in range(8):
-        made = random_plan(rng, PROGRAMS[name])
-        assert is_numpys(made), made.to_json()
-        assert made.counts == count_steps(made.steps, made.resident_elements)
 
 
 def test_nothing_is_fetched_twice():
@@ -161,8 +76,6 @@ def test_a_path_is_the_first_example():
 def test_plans_of_statements_are_documents():
     """They come back from their text; what was changed there is refused."""
     made = plan_statements(PROGRAMS["read twice"], processes=4)
-    again = Plan.from_json(made.to_json())
-    assert (again, again.id) == (made, made.id)
     assert "3 statements on 4 processes" in str(made)
     assert "U ends as" in str(made)
     assert "V ends as" in str(made)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pytest
 
@@ -12,24 +10,8 @@ from feinsum.distributed import plan, plan_statements, statements, with_sizes
 from feinsum.errors import PlanError
 from feinsum.ir import SizeParam
 from feinsum.sparse import to_dense
-from tests.distributed import test_sparse, test_statements
-from tests.distributed.cases import KERNELS, count_steps, einsum_of, is_numpys
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_resized_plans_give_numpys_results(name):
-    """At any extents, ragged or shorter than the machine, the counts are exact."""
-    rng = random.Random(name)
-    made, shared = plan(KERNELS[name], processes=rng.choice([2, 3, 4, 6])), 9
-    # one array that is read twice has one shape
-    has_twins = len(KERNELS[name].operands) < KERNELS[name].n_operands
-    resized = with_sizes(
-        made, {i: shared if has_twins else rng.randrange(1, 14) for i in made.extents}
-    )
-    assert is_numpys(resized), resized.to_json()
-    assert resized.counts == count_steps(resized.steps, resized.resident_elements)
-    assert resized.starts == made.starts
-    assert resized.final_distributions == made.final_distributions
+from tests.distributed import test_sparse
+from tests.distributed.cases import KERNELS, einsum_of, is_numpys
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -61,19 +43,10 @@ def test_requested_distributions_stay_requested():
     first = plan(einsum, processes=4)
     again = plan(einsum, processes=4, starts=first.starts, result=first.starts["B"])
     resized = with_sizes(again, {"i": 18, "j": 18})
-    assert resized.requested == again.requested
+    assert resized.requested_starts == again.requested_starts
+    assert resized.ends == again.ends
     assert resized.result_box(1) == resized.start_box("B", 1)
     assert is_numpys(resized)
-
-
-def test_statements_of_other_extents():
-    several = test_statements.PROGRAMS["read twice"]
-    made = plan_statements(several, processes=4)
-    resized = with_sizes(made, dict.fromkeys(made.extents, 7))
-    operands = test_statements.operands_of(resized.statements)
-    expected = test_statements.by_numpy(resized.statements, operands)
-    results = resized.simulate(operands)
-    assert all((results[name] == expected[name]).all() for name in resized.outputs)
 
 
 def test_sparse_operands_keep_their_density():

@@ -13,7 +13,6 @@ from feinsum.nests import (
     EstimatedTime,
     IndependentLoops,
     Lexicographic,
-    Nest,
     NestLoop,
     Operations,
     Sizes,
@@ -23,7 +22,6 @@ from feinsum.nests import (
 )
 from tests.nests.interpret import interpret
 from tests.nests.networks import (
-    EXAMPLE,
     KERNELS,
     operands_of,
     path_of,
@@ -77,14 +75,6 @@ def leaves(node):
         if isinstance(node, NestLoop)
         else {node}
     )
-
-
-def test_the_example_of_the_paper_has_six_independent_loops():
-    """Section 5.3: (t), (s, t) and (r, s, t)."""
-    path = path_of(EXAMPLE, (0, 3), (4, 2), (5, 1))
-    orders = (tuple("ijklt"), tuple("ijkst"), tuple("ijrst"))
-    assert evaluate_cost(IndependentLoops(EXAMPLE, 2), path, orders) == -6
-    assert evaluate_cost(IndependentLoops(EXAMPLE, 1), path, orders) == inf
 
 
 def test_operations_are_those_that_are_executed(nests):
@@ -203,16 +193,3 @@ def test_rows_read_the_tree_once():
     assert of(Operations, two) == tuple(2 * n for n in of(Operations, one))
     (batch_ns, bound), (one_ns, _) = of(EstimatedTime, two), of(EstimatedTime, one)
     assert max(one_ns, bound) < batch_ns < 2 * one_ns
-
-
-def test_a_nest_prints_as_loops():
-    """With the buffers' axes."""
-    net = KERNELS["sddmm"]
-    nest = Nest(net, path_of(net, (1, 2), (3, 0)), (tuple("ijr"), tuple("ij")))
-    assert str(nest).splitlines() == [
-        "for i",
-        "  for j",
-        "    for r",
-        "      X0[] += T1[i,r] * T2[j,r]",
-        "    out[i,j] += X0[] * T0[i,j]",
-    ]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import permutations
-
 import numpy as np
 import pytest
 
@@ -14,12 +11,9 @@ from feinsum.nests import (
     IndependentLoops,
     Nest,
     Operations,
-    Repeat,
     find_best_nest,
     list_paths,
-    lower_nest,
     measure_sizes,
-    parse_network,
 )
 from feinsum.sparse import COO, to_csf
 from tests.nests.interpret import interpret
@@ -84,15 +78,6 @@ def test_nests_of_random_networks_compute_what_numpy_computes():
         )
 
 
-@pytest.mark.parametrize("name", ["mttkrp-3", "tttp"])
-def test_levels_may_have_any_order(name):
-    """The tree of other axes, and the same result."""
-    rng = np.random.default_rng(9)
-    for levels in permutations("ijk"):
-        net = replace(KERNELS[name], levels=levels)
-        assert_equal_to_numpy(random_nest(net, rng), operands_of(net))
-
-
 @pytest.mark.parametrize("name", ["spmv", "mttkrp-3", "tttp", "full sum"])
 def test_patterns_may_be_ragged(name):
     """No entry, one, empty slices, and all of them."""
@@ -100,28 +85,6 @@ def test_patterns_may_be_ragged(name):
     for nnz in (0, 1, 2, 10_000):
         operands = operands_for(name, nnz=nnz)
         assert_equal_to_numpy(random_nest(KERNELS[name], rng, PATHS[name]), operands)
-
-
-def test_a_finished_term_is_assigned():
-    """The seven operands of Tucker: a number for each entry, then its rows."""
-    net = KERNELS["tucker"]
-    path = path_of(net, (1, 4), (7, 2), (8, 3), (9, 0), (10, 6), (11, 5))
-    orders = ("irst", "ijst", "ijkt", "ijk", "ijkc", "ijcb")
-    nest = Nest(net, path, tuple(map(tuple, orders)))
-    assert_equal_to_numpy(nest, operands_for("tucker"))
-
-
-def test_the_level_of_a_loop_matters():
-    """A loop over the extent where the tree is read would read other entries."""
-    net = KERNELS["ttmc-3"]
-    operands = operands_for("ttmc-3")
-    orders = (tuple("ijks"), tuple("ijsr"))
-    nest = Nest(net, path_of(net, (0, 2), (3, 1)), orders)
-    (root,) = lower_nest(nest)
-    (j,) = (s for s in root.body if isinstance(s, Repeat))
-    assert (root.level, j.level) == (0, 1)
-    assert [s.level for s in j.body if isinstance(s, Repeat)] == [2, None]
-    assert_equal_to_numpy(nest, operands)
 
 
 @pytest.mark.parametrize(("name", "pairs", "orders", "formula"), FORMULAS)
@@ -134,15 +97,6 @@ def test_operations_are_those_of_the_formulas(name, pairs, orders, formula):
         sizes = measure_sizes(net, operands)
         counted = interpret(nest, operands).n_operations
         assert counted == formula(sizes.nodes, sizes.extents)
-
-
-def test_an_order_that_sums_the_root_first_has_loops_over_the_extent():
-    """The root is summed away before the others are read: no tree is left for them."""
-    net = parse_network("ij,i,jr->r")
-    nest = Nest(net, path_of(net, (0, 1), (3, 2)), (("i", "j"), ("j", "r")))
-    levels = [step.level for step in lower_nest(nest) if isinstance(step, Repeat)]
-    assert levels == [0, None]
-    assert_equal_to_numpy(nest, operands_of(net))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from feinsum.nests import (
     parse_nest,
     parse_network,
 )
-from tests.nests.networks import EXAMPLE, KERNELS, path_of, random_nest
+from tests.nests.networks import KERNELS, path_of, random_nest
 from tests.nests.paper import is_fully_fused, unfuse
 from tests.portions import spread
 
@@ -44,13 +44,6 @@ def test_neighbouring_loops_over_one_index_are_not_fully_fused():
     assert not is_fully_fused(loops)
     assert not is_fully_fused((NestLoop("j", loops),))
     assert is_fully_fused((NestLoop("i", (0,)), 1, NestLoop("i", (2,))))
-
-
-def test_the_example_of_the_paper_has_its_buffers():
-    """Section 5.3: a vector, and a matrix."""
-    path = path_of(EXAMPLE, (0, 3), (4, 2), (5, 1))
-    nest = Nest(EXAMPLE, path, (tuple("ijklt"), tuple("ijkst"), tuple("ijrst")))
-    assert [buffer.indices for buffer in nest.buffers] == [("t",), ("s", "t")]
 
 
 @pytest.mark.parametrize(

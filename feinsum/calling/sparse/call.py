@@ -34,7 +34,12 @@ from feinsum.calling.sparse.ready import (
     as_sparse,
     bind_tree,
 )
-from feinsum.calling.sparse.trees import are_trees, choose_tree, get_matrix_tree
+from feinsum.calling.sparse.trees import (
+    are_trees,
+    choose_tree,
+    find_estimated_nest,
+    get_matrix_tree,
+)
 from feinsum.contraction.paths import find_path
 from feinsum.errors import (
     DeviceUnavailableError,
@@ -43,16 +48,13 @@ from feinsum.errors import (
     RecordNotFoundError,
 )
 from feinsum.ir import IndexList, parse_subscripts
-from feinsum.machine import MachineModel
 from feinsum.memory import get_remembered
 from feinsum.nests import (
-    EstimatedTime,
     Nest,
     NestForm,
     Network,
     Sizes,
     choose_form,
-    find_best_nest,
     measure_sizes,
 )
 from feinsum.nests.form import COPIES_BYTES, choose_n_chunks, count_needed_bytes
@@ -140,9 +142,21 @@ def _compute_by_numpy(subscripts: str, operands: list[Any]) -> Any:
     """Compute the result without a kernel, in the given level order."""
     position = _find_sparse_position(operands)
     arrays = _with_tree(operands, position, get_any_tree(operands[position]))
+    _find_result_dtype(arrays)
+    return compute_by_entries(subscripts, arrays)
+
+
+def compute_by_entries(subscripts: str, operands: Sequence[Any]) -> Any:
+    """Compute the einsum of a sparse operand and dense ones by numpy, in any dtype.
+
+    Returns:
+        A dense array, or a tree if the result has the pattern of the sparse operand.
+    """
+    position = _find_sparse_position(operands)
+    arrays = _with_tree([*operands], position, get_any_tree(operands[position]))
     network, arrays = _build_network(subscripts, arrays, position)
     sizes = measure_sizes(network, arrays)
-    dtype = _find_result_dtype(arrays)
+    dtype = _compute_result_dtype(arrays)
     _check_result_room(network, sizes, dtype)
     result = evaluate_entries(network, arrays, sizes, dtype)
     return as_sparse(network, arrays[position], result)
@@ -154,8 +168,13 @@ def _check_result_room(network: Network, sizes: Sizes, dtype: np.dtype[Any]) -> 
         check_free_memory(prod(shape) * dtype.itemsize, "a result")
 
 
+def _compute_result_dtype(arrays: Sequence[Any]) -> np.dtype[Any]:
+    values = (a.values if isinstance(a, CSF) else a for a in arrays)
+    return np.dtype(np.result_type(*values))
+
+
 def _find_result_dtype(arrays: Sequence[Any]) -> np.dtype[Any]:
-    dtype = np.result_type(*(a.values if isinstance(a, CSF) else a for a in arrays))
+    dtype = _compute_result_dtype(arrays)
     if dtype not in _DTYPES:
         raise InvalidEinsumError(
             f"the result has dtype {dtype}; sparse operands are multiplied in float32, "
@@ -207,7 +226,7 @@ def _with_tree(arrays: list[Any], position: int, tree: CSF) -> list[Any]:
     return [*arrays[:position], tree, *arrays[position + 1 :]]
 
 
-def _find_sparse_position(arrays: list[Any]) -> int:
+def _find_sparse_position(arrays: Sequence[Any]) -> int:
     """Return the position of the sparse operand.
 
     Raises:
@@ -337,18 +356,7 @@ def _choose_estimated(
     network: Network, sizes: Sizes, dtype: np.dtype[Any]
 ) -> tuple[Nest, NestForm]:
     """Choose the nest and the form that are estimated to be the fastest."""
-    from feinsum.measure import open_device
-    from feinsum.predict.machine import model_machine
-
-    machine = model_machine(open_device("host").device)
-    cost = EstimatedTime(
-        network,
-        sizes,
-        MachineModel(vector_bytes=machine.vector_bytes),
-        item_bytes=dtype.itemsize,
-        n_threads=machine.n_cores,
-    )
-    best = find_best_nest(network, cost)
+    best, machine = find_estimated_nest(network, sizes, dtype.itemsize)
     assert best is not None
     form = choose_form(
         best.nest,

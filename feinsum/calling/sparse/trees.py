@@ -17,8 +17,10 @@ import numpy as np
 
 from feinsum.calling.kernel_cache import Calls, LookupOptions
 from feinsum.errors import InvalidEinsumError
+from feinsum.machine import MachineModel
 from feinsum.memory import get_remembered
 from feinsum.nests import (
+    BestNest,
     EstimatedTime,
     Network,
     Sizes,
@@ -252,21 +254,28 @@ def _estimate(
     nodes: tuple[int, ...],
     arrays: Sequence[Any],
 ) -> float:
-    from feinsum.machine import MachineModel
-    from feinsum.measure import open_device
-    from feinsum.predict.machine import model_machine
-
     position = network.sparse or 0
     extents = dict(zip(network.inputs[position], shape, strict=True))
     for k, (term, array) in enumerate(zip(network.inputs, arrays, strict=False)):
         if k != position:
             extents |= dict(zip(term, np.shape(array), strict=True))
+    best, _ = find_estimated_nest(network, Sizes(extents, nodes))
+    return inf if best is None else float(best.cost)
+
+
+def find_estimated_nest(
+    network: Network, sizes: Sizes, item_bytes: int = 8
+) -> tuple[BestNest | None, MachineModel]:
+    """Find the nest that is estimated to be the fastest here; also return the host."""
+    from feinsum.measure import open_device
+    from feinsum.predict.machine import model_machine
+
     machine = model_machine(open_device("host").device)
     cost = EstimatedTime(
         network,
-        Sizes(extents, nodes),
+        sizes,
         MachineModel(vector_bytes=machine.vector_bytes),
+        item_bytes=item_bytes,
         n_threads=machine.n_cores,
     )
-    best = find_best_nest(network, cost)
-    return inf if best is None else float(best.cost)
+    return find_best_nest(network, cost), machine

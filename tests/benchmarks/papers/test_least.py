@@ -9,7 +9,7 @@ import pytest
 from benchmarks.papers.least import min_communication
 from feinsum.distributed import groups_of, plan
 from feinsum.distributed.boxes import count_entries
-from feinsum.distributed.steps import Receive, Send
+from feinsum.distributed.steps import Transfer
 from tests.distributed.cases import KERNELS, einsum_of
 from tests.distributed.test_levels import all_plans
 
@@ -20,11 +20,17 @@ def most_passed(made):
         sum(
             count_entries(step.box)
             for step in row
-            if isinstance(step, Receive)
-            or (isinstance(step, Send) and step.source.endswith("+"))
+            if isinstance(step, Transfer) and is_passed(step, rank)
         )
-        for row in made.steps
+        for rank, row in enumerate(made.steps)
     )
+
+
+def is_passed(step, rank):
+    if not step.is_message:
+        return False
+    is_operand = rank == step.receiver and not step.is_added
+    return is_operand or (rank == step.sender and step.source.endswith("+"))
 
 
 def bound_of(made):

@@ -12,8 +12,6 @@ from benchmarks.papers.schedules import cosma_grid, named_plans
 from feinsum.distributed import groups_of, plan
 from feinsum.distributed.grids import (
     choose_eindecomp_grids,
-    compute_aggregation,
-    compute_join,
     compute_repartition,
     list_grids,
     order_by_first_use,
@@ -22,22 +20,8 @@ from feinsum.distributed.groups import find_default_path
 from tests.distributed.cases import einsum_of
 
 
-@pytest.mark.parametrize(
-    ("grid", "cost"),
-    [((4, 1, 4), 512), ((2, 1, 8), 640), ((2, 4, 2), 448), ((2, 2, 4), 448)],
-)
-def test_the_four_plans_of_figure_1(grid, cost):
-    """8 x 8 matrices on 16 calls: join and aggregation by the paper's formula."""
-    i, j, k = grid
-    blocks = [64 // (i * j), 64 // (j * k)]
-    found = compute_join(grid, blocks) + compute_aggregation(grid, [j], 64 // (i * k))
-    assert float(found) == cost
-
-
-def test_the_examples_of_costs():
-    """64 of an aggregation, 320 of a repartition; equal parts cost nothing."""
-    assert float(compute_aggregation([2, 2, 4], [2], 64 // 8)) == 64
-    assert float(compute_repartition([4, 1], [2, 4], [8, 8])) == 320
+def test_equal_parts_cost_nothing():
+    """What is where it is needed is not repartitioned."""
     assert float(compute_repartition([2, 4], [2, 4], [8, 8])) == 0
 
 
