@@ -33,14 +33,12 @@ from loopy.symbolic import (
     RuleArgument,
     SubstitutionRuleExpander,
     TypeCast,
-    WalkMapper,
     get_dependencies,
 )
 from loopy.type_inference import TypeReader
 from pymbolic import primitives as p
 
 from feinsum.dtypes import is_inexact
-from feinsum.errors import NotAnEinsumError
 from feinsum.ir import (
     BatchedEinsum,
     Extent,
@@ -200,7 +198,13 @@ class OperandTable:
         # a diagonal, such as A[i,i], cannot get another axis
         if along and len(set(term)) == len(term):
             term = tuple(sorted({*along, *term}, key=_make_position_key(output)))
-        _check_inside(factor, term, extents, instruction)
+        if outside := [iname for iname in term if iname not in extents]:
+            raise make_refusal(
+                instruction,
+                "unbound-index",
+                f"the factor {factor} depends on the iname {outside[0]!r}, which is "
+                "neither summed nor an output index",
+            )
         shape = tuple(extents[iname] for iname in term)
         parameters = self._name_parameters(len(term))
         body = self._write_body(factor, term, parameters)
@@ -358,13 +362,18 @@ class OperandTable:
     def dtype(self, expanded: Expression, instruction: str) -> np.dtype[Any]:
         """Infer the dtype of an expression without rules, as Loopy does."""
         try:
-            result = self._dtype_of(expanded)
+            dtype = getattr(self._dtype_of(expanded), "numpy_dtype", None)
+            problem = "it is not declared"
         except (lp.LoopyError, NotImplementedError, KeyError) as error:
-            raise _make_dtype_refusal(expanded, instruction, str(error)) from None
-        dtype = getattr(result, "numpy_dtype", None)
-        if not isinstance(dtype, np.dtype):
-            raise _make_dtype_refusal(expanded, instruction, "it is not declared")
-        return dtype
+            dtype, problem = None, str(error)
+        if isinstance(dtype, np.dtype):
+            return dtype
+        raise make_refusal(
+            instruction,
+            "unknown-dtype",
+            f"the dtype of the operand {expanded} is unknown ({problem}); give dtypes "
+            "with loopy.add_dtypes or arguments=",
+        )
 
 
 def _make_position_key(output: IndexList) -> Callable[[str], int]:
@@ -388,22 +397,6 @@ def _get_inames(
     names = tuple(i.name for i in indices if isinstance(i, p.Variable))
     is_plain = len(names) == len(indices) and set(names) <= kernel.all_inames()
     return names if is_plain else None
-
-
-def _check_inside(
-    factor: Expression,
-    term: IndexList,
-    extents: Mapping[str, Extent],
-    instruction: str,
-) -> None:
-    for iname in term:
-        if iname not in extents:
-            raise make_refusal(
-                instruction,
-                "unbound-index",
-                f"the factor {factor} depends on the "
-                f"iname {iname!r}, which is neither summed nor an output index",
-            )
 
 
 def _write_rule_text(parameters: Sequence[str], body: Expression) -> Expression:
@@ -442,17 +435,6 @@ def refuse_reduction(
         )
 
 
-def _make_dtype_refusal(
-    expression: Expression, instruction: str, why: str
-) -> NotAnEinsumError:
-    return make_refusal(
-        instruction,
-        "unknown-dtype",
-        f"the dtype of the operand {expression} is "
-        f"unknown ({why}); give dtypes with loopy.add_dtypes or arguments=",
-    )
-
-
 def order_axes(
     expression: Expression, kernel: lp.LoopKernel, output: IndexList
 ) -> IndexList | None:
@@ -462,16 +444,24 @@ def order_axes(
         The inames in order; None if no array is read with all inames that occur outside
         of conditions.
     """
-    finder = _ReadFinder(kernel.all_inames())
-    finder(expression)
-    inames = tuple(finder.inames)
-    needed = set(inames) - finder.in_conditions
+    all_inames = kernel.all_inames()
+
+    def list_inames(node: Expression) -> IndexList:
+        """Return the inames in an expression, in order of appearance."""
+        names = (variable.name for variable in collect_nodes(node, p.Variable))
+        return tuple(name for name in names if name in all_inames)
+
+    inames = list_inames(expression)
+    conditions = [choice.condition for choice in collect_nodes(expression, p.If)]
+    needed = {*inames}.difference(*map(list_inames, conditions))
     position = {iname: k for k, iname in enumerate(output)}
 
     def list_positions(term: IndexList) -> list[int]:
         return [position.get(iname, len(position)) for iname in term]
 
-    reads = [(name, term) for name, term in finder.reads if needed <= set(term)]
+    arrays = collect_nodes(expression, p.Subscript)
+    reads = [(str(array.aggregate), list_inames(array)) for array in arrays]
+    reads = [(name, term) for name, term in reads if needed <= {*term}]
     # The array with the most inames decides; ties are broken by the output's order,
     # then by name, so that neither spelling nor the order of factors changes the axes.
     reads.sort(key=lambda read: (-len(read[1]), list_positions(read[1]), read[0]))
@@ -517,40 +507,3 @@ def check_captures(
             f"the rules behind {expression} both have "
             f"{sorted(clash)} as an argument and read the iname of that name",
         )
-
-
-class _InameFinder(WalkMapper):  # type: ignore[misc]
-    """Collects inames in order of appearance."""
-
-    def __init__(self, all_inames: frozenset[str]) -> None:
-        super().__init__()
-        self.all_inames = all_inames
-        self.inames: dict[str, None] = {}
-
-    def map_variable(self, expr: p.Variable, /) -> None:
-        if expr.name in self.all_inames:
-            self.inames[expr.name] = None
-
-
-class _ReadFinder(_InameFinder):
-    """Also collects the inames of each array access and of conditions."""
-
-    def __init__(self, all_inames: frozenset[str]) -> None:
-        super().__init__(all_inames)
-        self.reads: list[tuple[str, IndexList]] = []
-        self.in_conditions: set[str] = set()
-
-    def map_subscript(self, expr: p.Subscript, /) -> None:
-        self.reads.append((str(expr.aggregate), self._list_names(expr)))
-        for index in expr.index_tuple:
-            self.rec(index)
-
-    def map_if(self, expr: p.If, /) -> None:
-        self.in_conditions |= set(self._list_names(expr.condition))
-        for child in (expr.condition, expr.then, expr.else_):
-            self.rec(child)
-
-    def _list_names(self, expr: Expression) -> IndexList:
-        finder = _InameFinder(self.all_inames)
-        finder(expr)
-        return tuple(finder.inames)
