@@ -382,7 +382,10 @@ class _RowReader:
         is_missing = any(i not in read and self.extents[i] != 1 for i in names)
         is_new = is_missing or (not summed and len(factors) == 1)
         along = tuple(i for i in names if i not in read) if is_new else ()
-        repeated = next((k for k, own in enumerate(inames) if not own & summed), 0)
+        not_summed = (
+            k for k, names_read in enumerate(inames) if not names_read & summed
+        )
+        repeated = next(not_summed, 0)
         return tuple(
             self.table.access(
                 factor,

@@ -145,7 +145,7 @@ def tune_einsum(
         session = _open_session(bench, store, strategy, seed, n_trials, budget_s, first)
         session.subscripts = subscripts or own_subscripts
         start = session.start(resume=resume)
-        with _report_when_stopped(session, on_stop):
+        try:
             _call(on_start, start)
             with _record_when_stopped(session, strategy):
                 for progress in session.run():
@@ -153,7 +153,10 @@ def tune_einsum(
             session.finalists = time_finalists(bench, session.trials)
             _call(on_final, session.finalists)
             session.record(strategy)
-            return session.report()
+        except BaseException:
+            _call(on_stop, session.report())
+            raise
+        return session.report()
 
 
 def _open_session(
@@ -318,18 +321,6 @@ def _pose_problem(
 
 
 @contextmanager
-def _report_when_stopped(
-    session: Session, on_stop: Callable[[TuningReport], None] | None
-) -> Iterator[None]:
-    """Pass the results so far to ``on_stop`` if the body is interrupted."""
-    try:
-        yield
-    except BaseException:
-        _call(on_stop, session.report())
-        raise
-
-
-@contextmanager
 def _record_when_stopped(session: Session, strategy: str) -> Iterator[None]:
     """Record the best of the trials done so far if the body is interrupted."""
     try:
@@ -406,7 +397,14 @@ class Session:
             self.store.add(trial)
             self.search.tell(trial.spec, trial.cost)
             self.trials.append(trial)
-            yield self._make_progress()
+            yield TuningProgress(
+                len(self.trials),
+                self.n_trials,
+                trial,
+                next(iter(sort_trials(self.trials)), None),
+                self.roofline_s,
+                self._estimate_seconds_left(),
+            )
 
     def record(self, strategy: str) -> None:
         """Record the best of the finalists."""
@@ -457,16 +455,6 @@ class Session:
             return None
         costs = {trial.spec: trial.cost for trial in self.trials}
         return outcome.ratio * (costs[outcome.reference] if outcome.reference else 1)
-
-    def _make_progress(self) -> TuningProgress:
-        return TuningProgress(
-            len(self.trials),
-            self.n_trials,
-            self.trials[-1],
-            next(iter(sort_trials(self.trials)), None),
-            self.roofline_s,
-            self._estimate_seconds_left(),
-        )
 
     def _estimate_seconds_left(self) -> float:
         n_made = len(self.trials) - self.n_known
