@@ -264,10 +264,11 @@ def find_box_extents(
         axis = domain.find_dim_by_name(isl.dim_type.set, name)
         domain = domain.project_out(isl.dim_type.set, axis, 1)
     if not _is_box(domain, extents, kernel):
+        box = " x ".join(f"0 <= {name} < {extent}" for name, extent in extents.items())
         raise make_refusal(
             instruction,
             "domain",
-            f"the domain {domain} of its inames is not the box {_format_box(extents)}",
+            f"the domain {domain} of its inames is not the box {box}",
         )
     return extents
 
@@ -324,7 +325,3 @@ def _is_box(domain: isl.Set, extents: dict[str, Extent], kernel: lp.LoopKernel) 
     return bool(
         domain.intersect_params(context).is_equal(box.intersect_params(context))
     )
-
-
-def _format_box(extents: dict[str, Extent]) -> str:
-    return " x ".join(f"0 <= {name} < {extent}" for name, extent in extents.items())

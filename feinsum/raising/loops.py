@@ -344,17 +344,12 @@ def with_joined_loops(program: RewrittenKernel) -> RewrittenKernel:
 
         for e:  v[e] = ...
     """
-    while (joined := _join_once(program)) is not None:
+    while True:
+        candidates = (_join_loops(program, split) for split in _list_splits(program))
+        joined = next((x for x in candidates if x is not None), None)
+        if joined is None:
+            return program
         program = joined
-    return program
-
-
-def _join_once(program: RewrittenKernel) -> RewrittenKernel | None:
-    for split in _list_splits(program):
-        joined = _join_loops(program, split)
-        if joined is not None:
-            return joined
-    return None
 
 
 def _list_splits(program: RewrittenKernel) -> Iterator[Split]:

@@ -21,7 +21,7 @@ Equal functions over equal domains are one operand, even if their rules differ.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -197,7 +197,11 @@ class OperandTable:
         term = self._find_term(factor, output, instruction)
         # a diagonal, such as A[i,i], cannot get another axis
         if along and len(set(term)) == len(term):
-            term = tuple(sorted({*along, *term}, key=_make_position_key(output)))
+            # other indices come after those of the output
+            positions = {iname: k for k, iname in enumerate(output)}
+            term = tuple(
+                sorted({*along, *term}, key=lambda i: positions.get(i, len(positions)))
+            )
         if outside := [iname for iname in term if iname not in extents]:
             raise make_refusal(
                 instruction,
@@ -300,15 +304,13 @@ class OperandTable:
         """Return the user's own rule if no other operand has it; else add a new one."""
         # the user's rule has no argument for an axis along which a function is constant
         rule = None if is_new else self._find_rule(factor)
-        if rule is not None and self._is_free(rule):
-            return str(rule.name)
+        if rule is not None and rule.name not in self.functions:
+            text = _write_rule_text(rule.arguments, rule.expression)
+            # no other rule may have its text
+            if self._texts[text] == 1:
+                return str(rule.name)
         stem = getattr(getattr(factor, "aggregate", None), "name", "operand")
         return self.add_rule(f"{stem}_rule", parameters, body)
-
-    def _is_free(self, rule: lp.SubstitutionRule) -> bool:
-        """Return whether no other operand has the rule, and no other rule its text."""
-        is_single = self._texts[_write_rule_text(rule.arguments, rule.expression)] == 1
-        return is_single and rule.name not in self.functions
 
     def add_rule(self, stem: str, parameters: IndexList, body: Expression) -> str:
         """Add a rule with a name and a text that nothing in the kernel has.
@@ -374,12 +376,6 @@ class OperandTable:
             f"the dtype of the operand {expanded} is unknown ({problem}); give dtypes "
             "with loopy.add_dtypes or arguments=",
         )
-
-
-def _make_position_key(output: IndexList) -> Callable[[str], int]:
-    """Return a sort key: an index's position in the output; other indices come last."""
-    positions = {iname: k for k, iname in enumerate(output)}
-    return lambda iname: positions.get(iname, len(positions))
 
 
 def _read_call(factor: Expression) -> tuple[str | None, tuple[Expression, ...]]:

@@ -137,7 +137,11 @@ def tune_einsum(
         check_requirements(problem)
     with (
         opened_store(database, has_shipped=True, may_create=True) as store,
-        _make_bench(problem, trial_limit_s, scheduler) as bench,
+        (
+            IsolatedBench(problem, trial_limit_s)
+            if scheduler is None
+            else ClusterBench(problem, scheduler, trial_limit_s)
+        ) as bench,
     ):
         # Check before hours of trials that their results can be stored and signed.
         store.check_writable()
@@ -277,14 +281,6 @@ def _make_search_for(
     return make_search(strategy, problem.workload, transforms, seed, is_allowed)
 
 
-def _make_bench(
-    problem: TuningProblem, trial_limit_s: float, scheduler: str | None
-) -> TrialBench:
-    if scheduler is None:
-        return IsolatedBench(problem, trial_limit_s)
-    return ClusterBench(problem, scheduler, trial_limit_s)
-
-
 def _check(
     problem: TuningProblem, n_trials: int | None, strategy: str, *, is_here: bool
 ) -> None:
@@ -295,17 +291,14 @@ def _check(
             f"n_trials={n_trials!r}; expected an integer from 1, or None"
         )
     # Refused before devices are opened: drivers take seconds to load.
-    kinds = _list_kinds(problem.device) if is_here else ALL_DEVICES
+    named = problem.device or os.environ.get(DEVICE_VARIABLE) or ""
+    # only the host needs no driver
+    is_host = is_here and named.strip().lower() == HOST.name
+    kinds: Collection[DeviceKind] = {"cpu"} if is_host else ALL_DEVICES
     if not any(find_applicable_transforms(problem.workload, kind) for kind in kinds):
         raise TransformError(
             f"no registered transform fits the einsum {problem.workload_text}"
         )
-
-
-def _list_kinds(device: str | None) -> Collection[DeviceKind]:
-    """List the kinds of device that may be meant; only the host needs no driver."""
-    named = device or os.environ.get(DEVICE_VARIABLE) or ""
-    return {"cpu"} if named.strip().lower() == HOST.name else ALL_DEVICES
 
 
 def _pose_problem(
