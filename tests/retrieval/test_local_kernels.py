@@ -112,7 +112,7 @@ def test_where_nothing_is_faster_the_kernel_comes_back(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     oracle = Oracle(tmp_path, monkeypatch)
     oracle.says(**{"@": (1e-6, 1e-6)})
-    unit = KERNELS["Helmholtz action of order 1"]()
+    unit = KERNELS["Laplace of order 1"]()
     options = {**ESTIMATED, "database": InMemoryStore(), "verify": True}
     with use_fresh_memory():
         found = predicted(unit, **options)

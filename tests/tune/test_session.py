@@ -32,7 +32,6 @@ TUNES_AND_HANGS = """
 import sys, time
 from feinsum.transforms import REGISTRY
 from feinsum.tuning import tune_einsum
-from tests.tune.bench_here import BenchHere
 from tests.tune.odd_transforms import odd_einsum
 
 for name, version in [*REGISTRY]:
@@ -82,6 +81,7 @@ def wait_for_trials(path, n, process):
     raise AssertionError(f"no {n} trials; exit code {process.poll()}")
 
 
+@pytest.mark.usefixtures("trials_here")
 def test_a_killed_tuning_goes_on(registered, tmp_path):
     """After SIGKILL nothing is lost, nothing is tried twice, and the best is a fact."""
     registered("odd_double", "odd_right")
