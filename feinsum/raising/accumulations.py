@@ -284,11 +284,9 @@ def _split(
     ]
     has_sums = any(map(has_reduction, terms))
     # terms without a sum stay in the first instruction
-    summands = (
-        [t for t in terms if has_reduction(t)]
-        if has_sums
-        else [t for t in terms if t != insn.assignee]
-    )
+    summands = [
+        t for t in terms if (has_reduction(t) if has_sums else t != insn.assignee)
+    ]
     is_inexact = all(map(program.is_inexact, summands))
     if len(summands) < 2 or len(terms) > MOST_TERMS or reads_own or not is_inexact:
         return program

@@ -209,11 +209,8 @@ def expand_polynomial(
         case p.Sum(children) | p.Product(children):
             operands = [expand_polynomial(x, has_entries=has_entries) for x in children]
             sums = [polynomial for polynomial in operands if polynomial is not None]
-            combine = (
-                _add_polynomials
-                if isinstance(expression, p.Sum)
-                else _multiply_polynomials
-            )
+            is_sum = isinstance(expression, p.Sum)
+            combine = _add_polynomials if is_sum else _multiply_polynomials
             return reduce(combine, sums) if len(sums) == len(operands) else None
     return {(expression,): 1} if has_entries else None
 

@@ -483,11 +483,8 @@ class _RowReader:
         points.
         """
         # raising moves a factor from outside a sum inside, and so before the conversion
-        is_whole = (
-            self.parts.n_outer == 0
-            if self.parts.inames
-            else len(self.parts.factors) == 1
-        )
+        n_outer, n_factors = self.parts.n_outer, len(self.parts.factors)
+        is_whole = n_outer == 0 if self.parts.inames else n_factors == 1
         return (
             is_whole
             and np.can_cast(inner, computed, "equiv")
