@@ -355,21 +355,22 @@ class Hazards:
         written = other.assignee_var_names()
         names = other.read_dependency_names().union(*map(get_dependencies, theirs))
         elsewhere = "in the same loops, at other points of them or in no stated order"
-        writes = f"instruction {other.id!r} writes"
-        for rule, mine, their_names, reason in (
-            ("operand-written", self.read, written, f"it reads {{!r}}, which {writes}"),
-            ("race", {self.output}, written, f"{writes} {{!r}}"),
-            (
-                "output-read",
-                {self.output},
-                names,
-                f"instruction {other.id!r} reads {{!r}}",
-            ),
-        ):
+
+        def find_clash(mine: Iterable[str], their_names: Iterable[str]) -> str | None:
             for name in self._find_shared(mine, their_names):
                 if not self._is_exchanged_in_place(name, other, theirs):
-                    reason = f"{reason.format(name)} {elsewhere}"
-                    raise make_refusal(self.insn.id, rule, reason)
+                    return name
+            return None
+
+        if name := find_clash(self.read, written):
+            does = f"it reads {name!r}, which instruction {other.id!r} writes"
+            raise make_refusal(self.insn.id, "operand-written", f"{does} {elsewhere}")
+        if name := find_clash({self.output}, written):
+            does = f"instruction {other.id!r} writes {name!r}"
+            raise make_refusal(self.insn.id, "race", f"{does} {elsewhere}")
+        if name := find_clash({self.output}, names):
+            does = f"instruction {other.id!r} reads {name!r}"
+            raise make_refusal(self.insn.id, "output-read", f"{does} {elsewhere}")
 
     def _find_shared(self, names: Iterable[str], others: Iterable[str]) -> list[str]:
         """Return the ``names`` that share memory with other names."""
