@@ -72,11 +72,6 @@ def generate_loopy(
     return generator.generate(path)
 
 
-def _make_iname(index: str) -> str:
-    """Return the name of an index if it is valid in C, else ``i``."""
-    return index if index.isascii() and index.isidentifier() else "i"
-
-
 @dataclass(frozen=True)
 class _Array:
     """An input of a step: a function that subscripts it, its indices and its dtype."""
@@ -110,7 +105,11 @@ class _Generator:
         used_names |= {param.name for param in einsum.size_params}
         used_names |= set(self._named_strides)
         self.unique = UniqueNameGenerator(used_names)
-        self.inames = {i: self.unique(_make_iname(i)) for i in einsum.indices}
+        # names of indices that are not valid in C are replaced
+        self.inames = {
+            i: self.unique(i if i.isascii() and i.isidentifier() else "i")
+            for i in einsum.indices
+        }
         for op in einsum.operands:
             self.rules[op.name] = self._make_rule(op)
 
@@ -119,21 +118,22 @@ class _Generator:
             check_path(path, self.einsum.n_operands)
         outputs = [self._generate_row(k, path) for k in range(self.einsum.batch_size)]
         # a path has a domain for each step instead
+        sizes = [x.name for x in self.einsum.size_params]
         if not self.domains:
-            self.domains.append(self._format_domain(self.inames))
-        sizes = [lp.ValueArg(x.name, np.int32) for x in self.einsum.size_params]
-        sizes += [lp.ValueArg(name, np.int64) for name in self._named_strides]
+            extents = {self.inames[i]: x for i, x in self.einsum.extents.items()}
+            self.domains.append(_format_domain(sizes, extents))
         arrays = [
             self._make_global_arg(op.name, op.shape, op.dtype)
             for op in self.einsum.operands
         ]
-        return lp.make_kernel(
+        strides = [lp.ValueArg(name, np.int64) for name in self._named_strides]
+        return _make_unit(
             self.domains,
             [*self.rules.values(), *self.body],
-            [*outputs, *arrays, *sizes, *self.temporaries],
+            [*outputs, *arrays],
+            sizes,
+            [*strides, *self.temporaries],
             name=self.name,
-            lang_version=(2018, 2),
-            assumptions=" and ".join(f"{x} >= 1" for x in self.einsum.size_params),
             # a strided array of a user may reach beyond 2**31 entries
             index_dtype=np.int64 if self.strides else np.int32,
             target=self.target or HostCTarget(),
@@ -164,10 +164,11 @@ class _Generator:
     def _make_global_arg(
         self, name: str, shape: tuple[Extent, ...], dtype: np.dtype[Any]
     ) -> lp.GlobalArg:
-        steps = self.strides.get(name)
-        layout = (
-            {} if steps is None else {"strides": tuple(map(_express_stride, steps))}
-        )
+        layout = {}
+        if (steps := self.strides.get(name)) is not None:
+            layout["strides"] = tuple(
+                p.Variable(step) if isinstance(step, str) else step for step in steps
+            )
         return lp.GlobalArg(
             name, dtype, shape=tuple(map(_express_extent, shape)), **layout
         )
@@ -178,6 +179,7 @@ class _Generator:
         """Add one instruction per step, each with its own inames."""
         before: frozenset[str] = frozenset()
         terms, output_indices = self.einsum.inputs, self.einsum.output
+        sizes = [x.name for x in self.einsum.size_params]
         steps = find_steps(
             terms, output_indices, path, is_pairwise=False, has_sums_first=False
         )
@@ -189,23 +191,23 @@ class _Generator:
                 i: self.unique(f"{i}_{k}_{number}")
                 for i in _list_used(chosen, step.output)
             }
-            self.domains.append(self._format_domain(inames))
-            target = output if is_last else self._declare_temporary(chosen, step.output)
+            extents = self.einsum.extents
+            box = {inames[i]: extents[i] for i in inames}
+            self.domains.append(_format_domain(sizes, box))
+            dtype = np.result_type(*(a.dtype for a in chosen))
+            target = output if is_last else str(self.unique("tmp"))
+            if not is_last:
+                temporary = lp.TemporaryVariable(
+                    target,
+                    dtype,
+                    shape=tuple(_express_extent(extents[i]) for i in step.output),
+                    address_space=lp.AddressSpace.GLOBAL,
+                )
+                self.temporaries.append(temporary)
             insn = f"row_{k}" if is_last else f"row_{k}_step_{number}"
             self._store(target, step.output, chosen, insn, inames, before)
             before = frozenset([insn])
-            dtype = np.result_type(*(a.dtype for a in chosen))
             arrays.append(_Array(_make_subscript(target), step.output, dtype))
-
-    def _declare_temporary(self, chosen: list[_Array], indices: IndexList) -> str:
-        name = str(self.unique("tmp"))
-        shape = tuple(_express_extent(self.einsum.extents[i]) for i in indices)
-        dtype = np.result_type(*(a.dtype for a in chosen))
-        space = lp.AddressSpace.GLOBAL
-        self.temporaries.append(
-            lp.TemporaryVariable(name, dtype, shape=shape, address_space=space)
-        )
-        return name
 
     def _store(
         self,
@@ -234,13 +236,30 @@ class _Generator:
             self.unique(f"{operand.name}_rule"), parameters, body
         )
 
-    def _format_domain(self, inames: dict[str, str]) -> str:
-        params = ", ".join(x.name for x in self.einsum.size_params)
-        bounds = " and ".join(
-            f"0 <= {iname} < {self.einsum.extents[index]}"
-            for index, iname in inames.items()
-        )
-        return f"[{params}] -> {{ [{', '.join(inames.values())}] : {bounds} }}"
+
+def _format_domain(sizes: Sequence[str], extents: Mapping[str, Extent]) -> str:
+    """Format the box of inames with these extents, in isl's syntax."""
+    bounds = " and ".join(f"0 <= {iname} < {n}" for iname, n in extents.items())
+    return f"[{', '.join(sizes)}] -> {{ [{', '.join(extents)}] : {bounds} }}"
+
+
+def _make_unit(
+    domains: Sequence[str],
+    statements: Sequence[Any],
+    arrays: Sequence[lp.GlobalArg],
+    sizes: Sequence[str],
+    more: Sequence[Any] = (),
+    **options: Any,
+) -> lp.TranslationUnit:
+    """Make a kernel; its sizes are positive 32-bit integers."""
+    return lp.make_kernel(
+        domains,
+        statements,
+        [*arrays, *(lp.ValueArg(name, np.int32) for name in sizes), *more],
+        lang_version=(2018, 2),
+        assumptions=" and ".join(f"{name} >= 1" for name in sizes),
+        **options,
+    )
 
 
 def _list_used(arrays: list[_Array], first: IndexList) -> Iterator[str]:
@@ -284,10 +303,6 @@ def _express_extent(extent: Extent) -> Any:
     return p.Variable(extent.name) if isinstance(extent, SizeParam) else extent
 
 
-def _express_stride(step: int | str) -> Any:
-    return p.Variable(step) if isinstance(step, str) else step
-
-
 ContractionPath: TypeAlias = Path
 
 TYPICAL_LONG_EXTENT = 10_000
@@ -318,23 +333,18 @@ def find_contraction_path(
     >>> find_contraction_path(e, {"Nel": 100}, max_bytes=1000)
     ((0, 1, 2),)
     """
-    extents = _get_extents(einsum, sizes or {})
+    extents = {
+        index: (sizes or {}).get(x.name, TYPICAL_LONG_EXTENT)
+        if isinstance(x, SizeParam)
+        else x
+        for index, x in einsum.extents.items()
+    }
     if max_bytes is None:
         return find_path(einsum.inputs, einsum.output, extents)
     # each row has intermediates of its own
-    most_entries = max_bytes // (einsum.batch_size * _get_itemsize(einsum))
+    itemsize = np.result_type(*(op.dtype for op in einsum.operands)).itemsize
+    most_entries = max_bytes // (einsum.batch_size * itemsize)
     return find_path_within(einsum.inputs, einsum.output, extents, most_entries)
-
-
-def _get_itemsize(einsum: BatchedEinsum) -> int:
-    return np.result_type(*(op.dtype for op in einsum.operands)).itemsize
-
-
-def _get_extents(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> dict[str, int]:
-    return {
-        index: sizes.get(x.name, TYPICAL_LONG_EXTENT) if isinstance(x, SizeParam) else x
-        for index, x in einsum.extents.items()
-    }
 
 
 @dataclass(frozen=True)
@@ -359,8 +369,6 @@ def generate_rows(
     rows: Sequence[ScaledSum],
     arrays: Sequence[Operand],
     extents: Mapping[str, Extent],
-    *,
-    name: str = "feinsum_kernel",
 ) -> lp.TranslationUnit:
     """Generate an unoptimized kernel with an instruction for each row.
 
@@ -368,7 +376,6 @@ def generate_rows(
         rows: the scaled sum that each row computes.
         arrays: the input arrays.
         extents: extent of every index. Names of indices and of arrays are distinct.
-        name: name of the kernel.
 
     >>> from feinsum.ir import array
     >>> factors = "A[i, j]", "(x[j] + 1.0)"
@@ -385,20 +392,13 @@ def generate_rows(
         ]
         rules += row_rules
         body.append(_make_instruction(k, row, row_rules))
-    params = sorted({x.name for x in extents.values() if isinstance(x, SizeParam)})
-    bounds = " and ".join(f"0 <= {i} < {extent}" for i, extent in extents.items())
-    domain = f"[{', '.join(params)}] -> {{ [{', '.join(extents)}] : {bounds} }}"
-    return lp.make_kernel(
-        [domain],
+    sizes = sorted({x.name for x in extents.values() if isinstance(x, SizeParam)})
+    return _make_unit(
+        [_format_domain(sizes, extents)],
         [*rules, *body],
-        [
-            *(_make_array(row.result) for row in rows),
-            *map(_make_array, arrays),
-            *(lp.ValueArg(n, np.int32) for n in params),
-        ],
-        name=name,
-        lang_version=(2018, 2),
-        assumptions=" and ".join(f"{n} >= 1" for n in params),
+        [*(_make_array(row.result) for row in rows), *map(_make_array, arrays)],
+        sizes,
+        name="feinsum_kernel",
         target=HostCTarget(),
     )
 

@@ -131,7 +131,12 @@ class Writer:
             for term, buffer in list_buffers(self.nest, self.form, self.dense).items()
         }
         self.rows = (ROW,) if self.nest.network.n_rows > 1 else ()
-        self.lane_tiles = self._get_all_tiles()
+        lane, tile = self.form.lane, self.form.tile
+        n_tiles = self.dense[lane] // tile if tile else 1
+        # read in place, some lanes may be beyond the extent of their index
+        has_extent = bool(lane) and self.access.is_flat
+        is_partial = has_extent and self.access.extent(lane) != str(self.dense[lane])
+        self.lane_tiles = LaneTiles("0", str(n_tiles), tile, is_partial)
         self.producers = {
             term.result.inputs: number for number, term in enumerate(self.nest.path)
         }
@@ -208,7 +213,7 @@ class Writer:
         if network.has_sparse_output and self.is_written_once:
             return written
         if self.tile and self.form.lane in network.output:
-            # after[0] opens the loop over tiles
+            # written[0] opens the loop over tiles
             self.lines.append(written[0])
             self._clear(scope.within(), cleared)
             return written[1:]
@@ -494,18 +499,6 @@ class Writer:
             return self._text(self.fetched[position], scope)
         return self.access.operand(position, scope.values)
 
-    def _get_all_tiles(self) -> LaneTiles:
-        """Return all tiles of the lanes' index, which may be a single one."""
-        tile = self.form.tile
-        n_tiles = self.dense[self.form.lane] // tile if tile else 1
-        return LaneTiles("0", str(n_tiles), tile, self._is_filled_up())
-
-    def _is_filled_up(self) -> bool:
-        """Return whether some lanes may be beyond the extent of their index."""
-        lane = self.form.lane
-        is_read_in_place = bool(lane) and self.access.is_flat
-        return is_read_in_place and self.access.extent(lane) != str(self.dense[lane])
-
     def _zero(self, array: NestArray, scope: Scope) -> None:
         indices = [index for index in array.indices if index != CHUNK]
         with self._loop_over(indices, scope) as rows:
@@ -626,9 +619,8 @@ class Writer:
         """
         network = self.nest.network
         output = network.levels if network.has_sparse_output else network.output
-        is_only = array == self.result and {*scope.values} & network.indices <= {
-            *output
-        }
+        indices = network.indices.intersection(scope.values)
+        is_only = array == self.result and indices.issubset(output)
         # if the tiled index is summed, each tile adds to every entry
         is_only = is_only and (not self.tile or self.form.lane in network.output)
         is_whole = is_only and (self.access.has_start or self.access.is_cleared)
@@ -642,21 +634,19 @@ class Writer:
             target = self._text(array, scope)
             self._line(scope, f"{target} = {target} + {value}")
             return
-        target = self.access.result(scope.values)
-        value = (
-            value if self.access.has_copies else self.access.scaled(value, scope.values)
-        )
-        start = f"{target} + "
+        target = start = self.access.result(scope.values)
+        if not self.access.has_copies:
+            value = self.access.scaled(value, scope.values)
         if is_first:
-            start = (
-                f"{self.access.start(scope.values)} + " if self.access.has_start else ""
-            )
+            start = self.access.start(scope.values) if self.access.has_start else ""
+        if start:
+            value = f"{start} + {value}"
         has_lane = self.form.lane in self.nest.network.output and ROUND in scope.values
         is_guarded = has_lane and self.lane_tiles.is_partial
         if is_guarded:
             extent = self.access.extent(self.form.lane)
             self._line(scope, f"if {scope.values[FLAT]} < {extent}")
-        self._line(scope, f"{target} = {start}{value}")
+        self._line(scope, f"{target} = {value}")
         if is_guarded:
             self._line(scope, "end")
 

@@ -392,10 +392,9 @@ def make_dense_arguments(
         row, position = divmod(number, len(inputs))
         if not isinstance(operand, CSF):
             array = np.require(operand, dtype, ["C", "A"])
-            has_lane = form.lane in inputs[position]
-            arguments[get_dense_name(position, row)] = _split_lanes(
-                array, has_lane, form
-            )
+            if form.lane and form.lane in inputs[position]:
+                array = _split_lanes(array, form)
+            arguments[get_dense_name(position, row)] = array
     return arguments
 
 
@@ -418,13 +417,10 @@ def compute_output_shapes(
 
     def shape(indices: Sequence[str]) -> tuple[int, ...]:
         axis_lengths = tuple(lengths[i] for i in indices)
-        has_lane = form.lane and (form.lane in indices or TILED in indices)
-        lanes = form.lanes
-        return (
-            (*axis_lengths[:-1], axis_lengths[-1] // lanes, lanes)
-            if has_lane
-            else axis_lengths
-        )
+        if not form.lane or not {form.lane, TILED}.intersection(indices):
+            return axis_lengths
+        *outer, last = axis_lengths
+        return (*outer, last // form.lanes, form.lanes)
 
     axes = NestArrays(nest, form).list_result_axes()
     shapes = {"out": shape(axes)}
@@ -434,11 +430,9 @@ def compute_output_shapes(
         if not is_private(buffer.indices, dense, n_rows):
             buffer_array = buffers[buffer.producer]
             buffer_shape = shape(buffer_array.indices)
-            shapes[buffer_array.name] = (
-                pad_chunks(buffer_shape)
-                if buffer_array.indices[0] == CHUNK
-                else buffer_shape
-            )
+            if buffer_array.indices[0] == CHUNK:
+                buffer_shape = pad_chunks(buffer_shape)
+            shapes[buffer_array.name] = buffer_shape
     return shapes
 
 
@@ -549,10 +543,8 @@ def choose_nest_index_dtype(nest: Nest, sizes: Sizes) -> np.dtype[Any]:
     return np.dtype(np.int32 if largest < 2**31 - 1 else np.int64)
 
 
-def _split_lanes(array: Array, has_lane: bool, form: NestForm) -> Array:
+def _split_lanes(array: Array, form: NestForm) -> Array:
     """Split the last axis in two, in a copy padded with zeros if necessary."""
-    if not (form.lane and has_lane):
-        return array
     *outer_axes, extent = array.shape
     filled = form.filled({form.lane: extent})[form.lane]
     # padding lanes read zeros, which add nothing to sums

@@ -55,8 +55,17 @@ def with_sums(program: RewrittenKernel) -> RewrittenKernel:
     """
     for insn_id in program.kernel.id_to_insn:
         insn = program.kernel.id_to_insn[insn_id]
-        if (accumulation := _find_accumulation(insn, program)) is not None:
-            program = _as_sum(insn, *accumulation, program)
+        if (accumulation := _find_accumulation(insn, program)) is None:
+            continue
+        loops, added = accumulation
+        # sorted, so that every process builds the same kernel
+        total = Reduction("sum", tuple(sorted(loops)), added)
+        changed = insn.copy(
+            expression=p.Sum((insn.assignee, total)),
+            within_inames=insn.within_inames - loops,
+        )
+        program = program.with_instructions({insn.id: changed})
+        program = program.with_own_sums(insn.id)
     return program
 
 
@@ -64,7 +73,7 @@ def _find_accumulation(
     insn: lp.InstructionBase, program: RewrittenKernel
 ) -> tuple[frozenset[str], Expression] | None:
     """Return the loops over which an instruction accumulates, and the added term."""
-    added = _find_added(insn, program)
+    added = find_added(insn, program)
     if added is None:
         return None
     kernel = program.kernel
@@ -89,9 +98,7 @@ def _find_accumulation(
     return loops, added
 
 
-def _find_added(
-    insn: lp.InstructionBase, program: RewrittenKernel
-) -> Expression | None:
+def find_added(insn: lp.InstructionBase, program: RewrittenKernel) -> Expression | None:
     """Return the term that an instruction adds to its assignee, if it adds one."""
     if not is_plain(insn) or insn.id not in program.exact:
         return None
@@ -102,11 +109,6 @@ def _find_added(
     # integers, such as counters, stay loops; a term that reads the entry is not added
     is_sum = program.is_inexact(added) and name not in program.names(added)
     return added if is_sum else None
-
-
-def is_accumulation(insn: lp.InstructionBase, program: RewrittenKernel) -> bool:
-    """Return whether an instruction adds to its assignee, and does nothing else."""
-    return _find_added(insn, program) is not None
 
 
 def _are_in_bounds(
@@ -143,19 +145,6 @@ def _has_constant_reads(
     return True
 
 
-def _as_sum(
-    insn: lp.Assignment,
-    loops: frozenset[str],
-    added: Expression,
-    program: RewrittenKernel,
-) -> RewrittenKernel:
-    # sorted, so that every process builds the same kernel
-    value = p.Sum((insn.assignee, Reduction("sum", tuple(sorted(loops)), added)))
-    changed = insn.copy(expression=value, within_inames=insn.within_inames - loops)
-    program = program.with_instructions({insn.id: changed})
-    return program.with_own_sums(insn.id)
-
-
 def with_shifts(program: RewrittenKernel) -> RewrittenKernel:
     """Start sums from the value that another instruction assigned.
 
@@ -167,21 +156,29 @@ def with_shifts(program: RewrittenKernel) -> RewrittenKernel:
         for j:  out[j] = sum(k, A[j,k])
     """
     for insn_id in program.kernel.id_to_insn:
-        insn = program.find(insn_id)
-        if insn and (first := _find_beginning(insn, program)) is not None:
-            program = _add_beginning(insn, first, program)
+        insn = program.kernel.id_to_insn.get(insn_id)
+        if insn is None or (added := find_added(insn, program)) is None:
+            continue
+        if (first := _find_beginning(insn, program)) is None:
+            continue
+        if (names := _find_renaming(first, insn, program)) is None:
+            continue
+        begin = rename(first.expression, names)
+        changed = insn.copy(
+            expression=added if is_zero(begin) else p.Sum((begin, added)),
+            depends_on=(insn.depends_on | first.depends_on) - {first.id},
+        )
+        program = program.with_instructions({first.id: None, insn.id: changed})
     return program
 
 
 def _find_beginning(
-    insn: lp.InstructionBase, program: RewrittenKernel
+    insn: lp.Assignment, program: RewrittenKernel
 ) -> lp.Assignment | None:
-    """Find the instruction that initializes the entries to which ``insn`` adds.
+    """Find the instruction that initializes the array to which ``insn`` adds.
 
-    Return None if another instruction reads or writes them before ``insn`` does.
+    Return None if another instruction reads or writes it before ``insn`` does.
     """
-    if _find_added(insn, program) is None:
-        return None
     kernel = program.kernel
     (name,) = insn.assignee_var_names()
     # accesses inside rules are not rewritten
@@ -199,7 +196,6 @@ def _find_beginning(
         and first.id in program.exact
         and name not in program.reads[first.id]
         and not program.names(first.expression) & program.writers.keys()
-        and _find_renaming(first, insn, program) is not None
     )
     return first if is_first else None
 
@@ -227,36 +223,15 @@ def _find_renaming(
     around = first.within_inames - names.keys()
     if around != insn.within_inames - {*names.values()}:
         return None
-    return names if _have_equal_bounds(names, program, first, insn) else None
-
-
-def _have_equal_bounds(
-    names: dict[str, str],
-    program: RewrittenKernel,
-    first: lp.Assignment,
-    insn: lp.Assignment,
-) -> bool:
     try:
         first_extents, insn_extents = (
             find_box_extents(program.kernel, row.within_inames, row.id)
             for row in (first, insn)
         )
     except NotAnEinsumError:
-        return False
-    return all(first_extents[a] == insn_extents[b] for a, b in names.items())
-
-
-def _add_beginning(
-    insn: lp.Assignment, first: lp.Assignment, program: RewrittenKernel
-) -> RewrittenKernel:
-    added, names = _find_added(insn, program), _find_renaming(first, insn, program)
-    assert added is not None
-    assert names is not None
-    begin = rename(first.expression, names)
-    value = added if is_zero(begin) else p.Sum((begin, added))
-    waits = (insn.depends_on | first.depends_on) - {first.id}
-    changed = insn.copy(expression=value, depends_on=waits)
-    return program.with_instructions({first.id: None, insn.id: changed})
+        return None
+    is_equal = all(first_extents[a] == insn_extents[b] for a, b in names.items())
+    return names if is_equal else None
 
 
 MOST_TERMS = 32
@@ -288,15 +263,13 @@ def with_single_sums(
         refused_ids = refused(program.kernel)
         for insn_id in sorted(refused_ids):
             insn = program.kernel.id_to_insn[insn_id]
-            if is_plain(insn) and _is_inexact(insn, program):
+            # it has to compute in a single floating point dtype
+            if not is_plain(insn) or insn.id not in program.summable:
+                continue
+            dtype = program.dtypes.get(insn.assignee_var_names()[0])
+            if dtype is not None and is_inexact(dtype):
                 program = _split(insn, program, is_fine=is_fine)
     return program
-
-
-def _is_inexact(insn: lp.Assignment, program: RewrittenKernel) -> bool:
-    """Return whether an instruction computes in a single floating point dtype."""
-    dtype = program.dtypes.get(insn.assignee_var_names()[0])
-    return insn.id in program.summable and dtype is not None and is_inexact(dtype)
 
 
 def _split(
@@ -311,11 +284,9 @@ def _split(
     ]
     has_sums = any(map(has_reduction, terms))
     # terms without a sum stay in the first instruction
-    summands = (
-        [t for t in terms if has_reduction(t)]
-        if has_sums
-        else [t for t in terms if t != insn.assignee]
-    )
+    summands = [
+        t for t in terms if (has_reduction(t) if has_sums else t != insn.assignee)
+    ]
     is_inexact = all(map(program.is_inexact, summands))
     if len(summands) < 2 or len(terms) > MOST_TERMS or reads_own or not is_inexact:
         return program

@@ -209,11 +209,8 @@ def expand_polynomial(
         case p.Sum(children) | p.Product(children):
             operands = [expand_polynomial(x, has_entries=has_entries) for x in children]
             sums = [polynomial for polynomial in operands if polynomial is not None]
-            combine = (
-                _add_polynomials
-                if isinstance(expression, p.Sum)
-                else _multiply_polynomials
-            )
+            is_sum = isinstance(expression, p.Sum)
+            combine = _add_polynomials if is_sum else _multiply_polynomials
             return reduce(combine, sums) if len(sums) == len(operands) else None
     return {(expression,): 1} if has_entries else None
 
@@ -264,10 +261,11 @@ def find_box_extents(
         axis = domain.find_dim_by_name(isl.dim_type.set, name)
         domain = domain.project_out(isl.dim_type.set, axis, 1)
     if not _is_box(domain, extents, kernel):
+        box = " x ".join(f"0 <= {name} < {extent}" for name, extent in extents.items())
         raise make_refusal(
             instruction,
             "domain",
-            f"the domain {domain} of its inames is not the box {_format_box(extents)}",
+            f"the domain {domain} of its inames is not the box {box}",
         )
     return extents
 
@@ -324,7 +322,3 @@ def _is_box(domain: isl.Set, extents: dict[str, Extent], kernel: lp.LoopKernel) 
     return bool(
         domain.intersect_params(context).is_equal(box.intersect_params(context))
     )
-
-
-def _format_box(extents: dict[str, Extent]) -> str:
-    return " x ".join(f"0 <= {name} < {extent}" for name, extent in extents.items())

@@ -13,13 +13,15 @@ the other. The third one exchanges nothing with them: it reads ``u``, which noth
 writes. ``A[2*i]`` and ``A[2*j + 1]`` never meet (:func:`never_meet`).
 
 Dependences decide three questions: whether the sum of a row may run in any order
-(:func:`check_hazards`); whether rows can run together as a batch (:func:`may_join`);
+(:class:`Hazards`); whether rows can run together as a batch (:func:`may_join`);
 and whether parts of a kernel can run one after another, as phases (:class:`Exchanges`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from typing import Any, TypeAlias, TypeVar
 
@@ -160,15 +162,11 @@ def have_own_entries(
     n_axes = min(map(len, accesses))
     return all(
         any(
-            all(_is_iname(subscripts[axis], iname) for subscripts in accesses)
+            all(subscripts[axis] == p.Variable(iname) for subscripts in accesses)
             for axis in range(n_axes)
         )
         for iname in inames
     )
-
-
-def _is_iname(subscript: Expression, iname: str) -> bool:
-    return isinstance(subscript, p.Variable) and subscript.name == iname
 
 
 Part: TypeAlias = frozenset[str]
@@ -281,150 +279,128 @@ class Exchanges:
 Expand: TypeAlias = Callable[[Expression], Expression]
 
 
-def check_hazards(
-    insn: lp.Assignment,
-    kernel: lp.LoopKernel,
-    inames: frozenset[str],
-    expand: Expand,
-    expressions: Iterable[Expression],
-) -> None:
-    """Check that nothing changes the operands or touches the output during the nest.
+@dataclass(frozen=True)
+class Hazards:
+    """Checks of what else happens while the instruction of a nest runs.
 
-    Args:
-        insn: the instruction of the nest.
-        kernel: its kernel.
-        inames: the loops of the instruction and of its sums.
-        expand: expands substitution rules.
-        expressions: the factors and the scale.
-
-    Raises:
-        NotAnEinsumError: with the rule ``operand-written``, ``race`` or
-            ``output-read``.
+    Attributes:
+        insn: the instruction.
+        expand: expands the substitution rules of the kernel.
+        factors: its factors, and the scale.
     """
-    (name,) = insn.assignee_var_names()
-    # if entries of the output overlap, iterations may write the same memory
-    if not has_distinct_entries(kernel, name):
-        raise make_refusal(insn.id, "race", f"entries of {name!r} overlap in memory")
-    values = [expand(e) for e in expressions]
-    read = get_dependencies(expand(insn.expression)) - {name}
-    read = read.union(*map(get_dependencies, values))
-    _check_written(insn, insn, kernel, read)
-    sums = inames - insn.within_inames
-    expressions_of_insn = [insn.assignee, expand(insn.expression), *values]
-    for other in kernel.instructions:
-        if other.id == insn.id:
-            continue
-        # the sum will get separate loops, in which the other instruction does not run
-        if sums & other.within_inames:
-            _check_written(insn, other, kernel, read)
-        if insn.within_inames & other.within_inames:
-            _check_exchange(insn, other, kernel, read, expressions_of_insn, expand)
 
+    insn: lp.Assignment
+    kernel: lp.LoopKernel
+    expand: Expand
+    factors: tuple[Expression, ...]
 
-def _check_written(
-    insn: lp.Assignment,
-    other: lp.InstructionBase,
-    kernel: lp.LoopKernel,
-    read: frozenset[str],
-) -> None:
-    if clash := _find_shared(kernel, read, other.assignee_var_names()):
-        raise make_refusal(
-            insn.id,
-            "operand-written",
-            f"it reads {clash}, which instruction {other.id!r} writes "
-            "in the same loops",
+    @cached_property
+    def output(self) -> str:
+        """The variable that the instruction assigns."""
+        return str(self.insn.assignee_var_names()[0])
+
+    @cached_property
+    def expressions(self) -> list[Expression]:
+        """The expressions in which the instruction accesses arrays."""
+        values = (self.insn.expression, *self.factors)
+        return [self.insn.assignee, *map(self.expand, values)]
+
+    @cached_property
+    def read(self) -> frozenset[str]:
+        """All names that the instruction reads, except its output."""
+        value, *factors = map(get_dependencies, self.expressions[1:])
+        return frozenset(value - {self.output}).union(*factors)
+
+    def check(self, inames: frozenset[str]) -> None:
+        """Check that nothing changes the operands or touches the output.
+
+        Args:
+            inames: the loops of the instruction and of its sums.
+
+        Raises:
+            NotAnEinsumError: with the rule ``operand-written``, ``race`` or
+                ``output-read``.
+        """
+        # if entries of the output overlap, iterations may write the same memory
+        if not has_distinct_entries(self.kernel, self.output):
+            raise make_refusal(
+                self.insn.id, "race", f"entries of {self.output!r} overlap in memory"
+            )
+        self._check_written(self.insn)
+        loops = self.insn.within_inames
+        for other in self.kernel.instructions:
+            if other.id == self.insn.id:
+                continue
+            # the sum will get separate loops, in which the other one does not run
+            if (inames - loops) & other.within_inames:
+                self._check_written(other)
+            if loops & other.within_inames:
+                self._check_exchange(other)
+
+    def _check_written(self, other: lp.InstructionBase) -> None:
+        if clash := self._find_shared(self.read, other.assignee_var_names()):
+            raise make_refusal(
+                self.insn.id,
+                "operand-written",
+                f"it reads {clash}, which instruction {other.id!r} writes "
+                "in the same loops",
+            )
+
+    def _check_exchange(self, other: lp.InstructionBase) -> None:
+        """Check that the other exchanges values within one iteration only."""
+        theirs: list[Expression] = []
+        if isinstance(other, lp.Assignment):
+            all_of_other = (other.assignee, other.expression, *other.predicates)
+            theirs = [*map(self.expand, all_of_other)]
+        written = other.assignee_var_names()
+        names = other.read_dependency_names().union(*map(get_dependencies, theirs))
+        elsewhere = "in the same loops, at other points of them or in no stated order"
+
+        def find_clash(mine: Iterable[str], their_names: Iterable[str]) -> str | None:
+            for name in self._find_shared(mine, their_names):
+                if not self._is_exchanged_in_place(name, other, theirs):
+                    return name
+            return None
+
+        if name := find_clash(self.read, written):
+            does = f"it reads {name!r}, which instruction {other.id!r} writes"
+            raise make_refusal(self.insn.id, "operand-written", f"{does} {elsewhere}")
+        if name := find_clash({self.output}, written):
+            does = f"instruction {other.id!r} writes {name!r}"
+            raise make_refusal(self.insn.id, "race", f"{does} {elsewhere}")
+        if name := find_clash({self.output}, names):
+            does = f"instruction {other.id!r} reads {name!r}"
+            raise make_refusal(self.insn.id, "output-read", f"{does} {elsewhere}")
+
+    def _find_shared(self, names: Iterable[str], others: Iterable[str]) -> list[str]:
+        """Return the ``names`` that share memory with other names."""
+        # temporaries with one base storage overwrite each other
+        memory = get_storage(self.kernel, others)
+        return sorted(n for n in names if get_storage(self.kernel, [n]) & memory)
+
+    def _is_exchanged_in_place(
+        self, name: str, other: lp.InstructionBase, expressions: list[Expression]
+    ) -> bool:
+        """Return whether no iteration accesses an entry that a different one writes.
+
+        Within one iteration, the dependencies of the kernel order the accesses.
+        """
+        kernel, insn = self.kernel, self.insn
+        mine, theirs = (
+            [get_subscripts(x) for e in side for x in list_accesses_of(e, name)]
+            for side in (self.expressions, expressions)
         )
-
-
-def _check_exchange(
-    insn: lp.Assignment,
-    other: lp.InstructionBase,
-    kernel: lp.LoopKernel,
-    read: frozenset[str],
-    expressions: list[Expression],
-    expand: Expand,
-) -> None:
-    """Require that two instructions exchange values within one iteration only.
-
-    Args:
-        insn: the instruction of the nest.
-        other: the instruction to compare it with.
-        kernel: the kernel of both.
-        read: all names that ``insn`` reads, except its output.
-        expressions: the expressions in which ``insn`` accesses arrays.
-        expand: expands substitution rules.
-    """
-    theirs = [expand(e) for e in _list_expressions(other)]
-    written = other.assignee_var_names()
-    names = other.read_dependency_names().union(*map(get_dependencies, theirs))
-    (output,) = insn.assignee_var_names()
-
-    def find_clash(mine: Iterable[str], their_names: Iterable[str]) -> str | None:
-        clashes = (
-            name
-            for name in _find_shared(kernel, mine, their_names)
-            if not _is_kept(name, insn, other, kernel, (expressions, theirs))
-        )
-        return next(clashes, None)
-
-    elsewhere = "in the same loops, at other points of them or in no stated order"
-    if name := find_clash(read, written):
-        reason = f"it reads {name!r}, which instruction {other.id!r} writes {elsewhere}"
-        raise make_refusal(insn.id, "operand-written", reason)
-    if name := find_clash({output}, written):
-        raise make_refusal(
-            insn.id, "race", f"instruction {other.id!r} writes {name!r} {elsewhere}"
-        )
-    if name := find_clash({output}, names):
-        reason = f"instruction {other.id!r} reads {name!r} {elsewhere}"
-        raise make_refusal(insn.id, "output-read", reason)
-
-
-def _find_shared(
-    kernel: lp.LoopKernel, names: Iterable[str], other_names: Iterable[str]
-) -> list[str]:
-    """Return the ``names`` that share memory with ``other_names``."""
-    # temporaries with one base storage overwrite each other
-    memory = get_storage(kernel, other_names)
-    return sorted(name for name in names if get_storage(kernel, [name]) & memory)
-
-
-def _is_kept(
-    name: str,
-    insn: lp.Assignment,
-    other: lp.InstructionBase,
-    kernel: lp.LoopKernel,
-    expressions: tuple[list[Expression], list[Expression]],
-) -> bool:
-    """Return whether no iteration accesses an entry that a different iteration writes.
-
-    Within one iteration, the dependencies of the kernel order the accesses.
-    """
-    mine, theirs = (
-        [get_subscripts(access) for e in side for access in list_accesses_of(e, name)]
-        for side in expressions
-    )
-    if not (mine and theirs) or get_storage(kernel, [name]) != {name}:
-        return False
-    if never_meet(kernel, name, mine, theirs):
-        return True
-    # without a declared order, Loopy may run either one first
-    is_first = insn.id in find_ancestors(kernel, other.id)
-    is_last = other.id in find_ancestors(kernel, insn.id)
-    shared = insn.within_inames & other.within_inames
-    distinct = (
-        [get_subscripts(insn.assignee)] if name in insn.assignee_var_names() else []
-    )
-    return is_first != is_last and have_own_entries([*mine, *theirs], shared, distinct)
-
-
-def is_exact_read(expression: Expression, assignee: Expression) -> bool:
-    """Return whether an expression reads only the assigned entry of an array."""
-    name = getattr(getattr(assignee, "aggregate", assignee), "name", "")
-    return all(
-        get_subscripts(access) == get_subscripts(assignee)
-        for access in list_accesses_of(expression, name)
-    )
+        if not (mine and theirs) or get_storage(kernel, [name]) != {name}:
+            return False
+        if never_meet(kernel, name, mine, theirs):
+            return True
+        # without a declared order, Loopy may run either one first
+        is_first = insn.id in find_ancestors(kernel, other.id)
+        is_last = other.id in find_ancestors(kernel, insn.id)
+        shared = insn.within_inames & other.within_inames
+        distinct = [get_subscripts(insn.assignee)] if name == self.output else []
+        are_own = have_own_entries([*mine, *theirs], shared, distinct)
+        return is_first != is_last and are_own
 
 
 def are_independent(
@@ -507,11 +483,3 @@ def find_ancestors(kernel: lp.LoopKernel, instruction: str) -> frozenset[str]:
             before_it.add(before)
             todo.append(before)
     return frozenset(before_it)
-
-
-def _list_expressions(insn: lp.InstructionBase) -> Iterator[Expression]:
-    """Yield the expressions of an instruction; none if it is not an assignment."""
-    if isinstance(insn, lp.Assignment):
-        yield insn.assignee
-        yield insn.expression
-        yield from insn.predicates

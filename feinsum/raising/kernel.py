@@ -33,7 +33,7 @@ from feinsum.ir import (
     order_by_precision,
 )
 from feinsum.raising.dependences import group_in_batches, may_join
-from feinsum.raising.expressions import collect_loops
+from feinsum.raising.expressions import collect_loops, make_product
 from feinsum.raising.functions import without_tags
 from feinsum.raising.loops import (
     count_joint_inames,
@@ -105,13 +105,9 @@ def raise_kernel(
         other = _normalize_unit(t_unit, name)
         raised = _choose_better(raised, other, instructions, long_extent)
     refusals = tuple(with_rewrite(refused, given_kernel) for refused in raised.refused)
-    return _with_loop_order(replace(raised, refused=refusals), t_unit[name])
-
-
-def _with_loop_order(raised: RaisedKernel, given_kernel: lp.LoopKernel) -> RaisedKernel:
     raised_ids = {insn_id for nest in raised.raised for insn_id in nest.instructions}
-    kernel = with_order_of(given_kernel, raised.t_unit[raised.kernel_name], raised_ids)
-    return replace(raised, t_unit=raised.t_unit.with_kernel(kernel))
+    kernel = with_order_of(t_unit[name], raised.t_unit[name], raised_ids)
+    return replace(raised, refused=refusals, t_unit=raised.t_unit.with_kernel(kernel))
 
 
 def _raise_instructions(
@@ -185,10 +181,8 @@ def _choose_better(
     except NotAnEinsumError:
         return raised
     # the same einsums under other inames gain nothing
-    is_more = any(
-        (nest.instructions, nest.key) not in _list_workloads(raised)
-        for nest in again.raised
-    )
+    workloads = {(nest.instructions, nest.key) for nest in raised.raised}
+    is_more = any((n.instructions, n.key) not in workloads for n in again.raised)
     return again if is_more and _rank_raised(again) < _rank_raised(raised) else raised
 
 
@@ -198,18 +192,10 @@ def _rank_raised(raised: RaisedKernel) -> tuple[int, int, int]:
     Fewer refused loops come first, then fewer inames that share a subscript, then more
     nests.
     """
-    return _count_refused_loops(raised), count_joint_inames(raised), -len(raised.raised)
-
-
-def _list_workloads(raised: RaisedKernel) -> set[tuple[tuple[str, ...], str]]:
-    return {(nest.instructions, nest.key) for nest in raised.raised}
-
-
-def _count_refused_loops(raised: RaisedKernel) -> int:
-    """Count the loops and sums around refused instructions."""
     kernel = raised.t_unit[raised.kernel_name]
     insns = [kernel.id_to_insn[i] for nest in raised.refused for i in nest.instructions]
-    return sum(len(collect_loops(insn)) for insn in insns)
+    n_refused_loops = sum(len(collect_loops(insn)) for insn in insns)
+    return n_refused_loops, count_joint_inames(raised), -len(raised.raised)
 
 
 def check_unit(value: object) -> None:
@@ -351,10 +337,9 @@ def _with_rules(
         ],
     )
     # a sum over a loop with a single iteration has become the value itself
-    unused_loops = collect_loops(*kernel.instructions) - collect_loops(
-        *raised.instructions
-    )
-    return lp.remove_unused_inames(raised, unused_loops) if unused_loops else raised
+    loops, used_loops = (collect_loops(*k.instructions) for k in (kernel, raised))
+    unused = loops - used_loops
+    return lp.remove_unused_inames(raised, unused) if unused else raised
 
 
 def _build_value(nest: RaisedNest, k: int) -> Any:
@@ -365,7 +350,7 @@ def _build_value(nest: RaisedNest, k: int) -> Any:
         # C multiplies from left to right: narrow operands first would round
         for position in order_by_precision(op.dtype for op in row)
     )
-    value = factors[0] if len(factors) == 1 else p.Product(factors)
+    value = make_product(factors)
     if einsum.summation_indices:
         value = lp.Reduction("sum", einsum.summation_indices, value)
     scale, shift = nest.scale[k], nest.shift[k]

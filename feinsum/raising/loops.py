@@ -271,31 +271,27 @@ def count_joint_inames(raised: RaisedKernel) -> int:
         len(names) - 1
         for nest in raised.raised
         if nest.nest.tree is None
-        for names in (*_list_output_inames(nest), *_list_sum_inames(nest, kernel))
+        for names in _list_subscript_inames(nest, kernel)
         if names
     )
 
 
-def _list_output_inames(nest: RaisedNest) -> Iterator[frozenset[str]]:
+def _list_subscript_inames(
+    nest: RaisedNest, kernel: lp.LoopKernel
+) -> Iterator[frozenset[str]]:
+    """Yield the inames of each subscript of outputs, and the summed of operands."""
     for assignee in nest.nest.assignees:
         for subscript in get_subscripts(assignee):
             yield frozenset(get_dependencies(subscript))
-
-
-def _list_sum_inames(
-    nest: RaisedNest, kernel: lp.LoopKernel
-) -> Iterator[frozenset[str]]:
-    """Yield, for each subscript of operands, its parameters that are summed indices."""
-    output = nest.einsum.output
     for row in nest.einsum.rows:
         for operand, term in zip(row, nest.einsum.inputs, strict=True):
             rule = kernel.substitutions[operand.name]
             indices = dict(zip(rule.arguments, term, strict=True))
-            arrays = collect_nodes(rule.expression, p.Subscript)
-            for subscript in (x for array in arrays for x in array.index_tuple):
-                step = parse_affine(subscript, indices)
-                names = step.inames if step else ()
-                yield frozenset(name for name in names if indices[name] not in output)
+            summed = {x for x, i in indices.items() if i not in nest.einsum.output}
+            for array in collect_nodes(rule.expression, p.Subscript):
+                for subscript in array.index_tuple:
+                    step = parse_affine(subscript, indices)
+                    yield frozenset(step.inames if step else ()) & summed
 
 
 def with_order_of(
@@ -348,17 +344,12 @@ def with_joined_loops(program: RewrittenKernel) -> RewrittenKernel:
 
         for e:  v[e] = ...
     """
-    while (joined := _join_once(program)) is not None:
+    while True:
+        candidates = (_join_loops(program, split) for split in _list_splits(program))
+        joined = next((x for x in candidates if x is not None), None)
+        if joined is None:
+            return program
         program = joined
-    return program
-
-
-def _join_once(program: RewrittenKernel) -> RewrittenKernel | None:
-    for split in _list_splits(program):
-        joined = _join_loops(program, split)
-        if joined is not None:
-            return joined
-    return None
 
 
 def _list_splits(program: RewrittenKernel) -> Iterator[Split]:

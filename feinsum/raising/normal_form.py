@@ -32,7 +32,7 @@ from pymbolic import primitives as p
 from feinsum.dtypes import is_inexact
 from feinsum.errors import NotAnEinsumError
 from feinsum.raising.accumulations import (
-    is_accumulation,
+    find_added,
     with_shifts,
     with_single_sums,
     with_sums,
@@ -87,7 +87,7 @@ def normalize_kernel(
     # a needless dependency would keep loops together
     program = with_true_order(program)
     for _ in range(MOST_STEPS):
-        rewritten = _without_loops(program)
+        rewritten = with_values_put_in(with_shifts(with_sums(program)))
         if rewritten.kernel is program.kernel:
             # arrays cost memory, so keep only values that cannot be inlined
             rewritten = with_kept_values(program)
@@ -102,10 +102,6 @@ def normalize_kernel(
         *rewritten.instructions
     )
     return t_unit.with_kernel(lp.remove_unused_inames(rewritten, unused))
-
-
-def _without_loops(program: RewrittenKernel) -> RewrittenKernel:
-    return with_values_put_in(with_shifts(with_sums(program)))
 
 
 def _can_be_rewritten(kernel: lp.LoopKernel) -> bool:
@@ -280,7 +276,7 @@ def _list_starts(name: str, program: RewrittenKernel) -> list[str]:
         insn.id
         for insn in writers
         if find_covering_inames(name, insn, program) is not None
-        and not is_accumulation(insn, program)
+        and find_added(insn, program) is None
     ]
     return sorted(starts, key=lambda i: len(program.before[i] & {*starts}))
 
@@ -294,20 +290,20 @@ def _are_apart(name: str, starts: Sequence[str], program: RewrittenKernel) -> bo
     return (
         name not in program.reads[first.id]
         and all(_find_outer_loops(name, insn, program) == around for insn in later)
-        and all(_is_read_in_place(name, insn, program) for insn in later)
+        and all(
+            read == get_subscripts(insn.assignee)
+            for insn in later
+            for read in program.accesses(insn.id, name)
+        )
         and all(around <= kernel.id_to_insn[i].within_inames for i in touching)
         and all(
-            _is_ordered(start, other, program)
+            (start in program.before[other] or other in program.before[start])
             and _is_whole_access(name, kernel.id_to_insn[start], other, program)
             for start in starts
             for other in touching - {start}
         )
         and all(first.id in program.before[i] for i in touching - {first.id})
     )
-
-
-def _is_ordered(first: str, second: str, program: RewrittenKernel) -> bool:
-    return second in program.before[first] or first in program.before[second]
 
 
 def _is_whole_access(
@@ -330,11 +326,6 @@ def _find_outer_loops(
     return frozenset(
         insn.within_inames - {*(find_covering_inames(name, insn, program) or ())}
     )
-
-
-def _is_read_in_place(name: str, insn: lp.Assignment, program: RewrittenKernel) -> bool:
-    assigned = get_subscripts(insn.assignee)
-    return all(read == assigned for read in program.accesses(insn.id, name))
 
 
 def _rename_versions(
@@ -369,11 +360,7 @@ def _rename_versions(
     program = program.with_instructions(
         changed, temporary_variables={**temporaries, **versions}
     )
-    dtypes = {
-        version_name: program.dtypes[name]
-        for version_name in versions
-        if name in program.dtypes
-    }
-    for version_name, dtype in dtypes.items():
-        program = program.with_dtype(version_name, dtype)
-    return program
+    if name not in program.dtypes:
+        return program
+    dtypes = dict.fromkeys(versions, program.dtypes[name])
+    return replace(program, dtypes={**program.dtypes, **dtypes})

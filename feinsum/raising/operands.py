@@ -21,7 +21,7 @@ Equal functions over equal domains are one operand, even if their rules differ.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -33,14 +33,12 @@ from loopy.symbolic import (
     RuleArgument,
     SubstitutionRuleExpander,
     TypeCast,
-    WalkMapper,
     get_dependencies,
 )
 from loopy.type_inference import TypeReader
 from pymbolic import primitives as p
 
 from feinsum.dtypes import is_inexact
-from feinsum.errors import NotAnEinsumError
 from feinsum.ir import (
     BatchedEinsum,
     Extent,
@@ -199,8 +197,18 @@ class OperandTable:
         term = self._find_term(factor, output, instruction)
         # a diagonal, such as A[i,i], cannot get another axis
         if along and len(set(term)) == len(term):
-            term = tuple(sorted({*along, *term}, key=_make_position_key(output)))
-        _check_inside(factor, term, extents, instruction)
+            # other indices come after those of the output
+            positions = {iname: k for k, iname in enumerate(output)}
+            term = tuple(
+                sorted({*along, *term}, key=lambda i: positions.get(i, len(positions)))
+            )
+        if outside := [iname for iname in term if iname not in extents]:
+            raise make_refusal(
+                instruction,
+                "unbound-index",
+                f"the factor {factor} depends on the iname {outside[0]!r}, which is "
+                "neither summed nor an output index",
+            )
         shape = tuple(extents[iname] for iname in term)
         parameters = self._name_parameters(len(term))
         body = self._write_body(factor, term, parameters)
@@ -296,15 +304,13 @@ class OperandTable:
         """Return the user's own rule if no other operand has it; else add a new one."""
         # the user's rule has no argument for an axis along which a function is constant
         rule = None if is_new else self._find_rule(factor)
-        if rule is not None and self._is_free(rule):
-            return str(rule.name)
+        if rule is not None and rule.name not in self.functions:
+            text = _write_rule_text(rule.arguments, rule.expression)
+            # no other rule may have its text
+            if self._texts[text] == 1:
+                return str(rule.name)
         stem = getattr(getattr(factor, "aggregate", None), "name", "operand")
         return self.add_rule(f"{stem}_rule", parameters, body)
-
-    def _is_free(self, rule: lp.SubstitutionRule) -> bool:
-        """Return whether no other operand has the rule, and no other rule its text."""
-        is_single = self._texts[_write_rule_text(rule.arguments, rule.expression)] == 1
-        return is_single and rule.name not in self.functions
 
     def add_rule(self, stem: str, parameters: IndexList, body: Expression) -> str:
         """Add a rule with a name and a text that nothing in the kernel has.
@@ -358,19 +364,18 @@ class OperandTable:
     def dtype(self, expanded: Expression, instruction: str) -> np.dtype[Any]:
         """Infer the dtype of an expression without rules, as Loopy does."""
         try:
-            result = self._dtype_of(expanded)
+            dtype = getattr(self._dtype_of(expanded), "numpy_dtype", None)
+            problem = "it is not declared"
         except (lp.LoopyError, NotImplementedError, KeyError) as error:
-            raise _make_dtype_refusal(expanded, instruction, str(error)) from None
-        dtype = getattr(result, "numpy_dtype", None)
-        if not isinstance(dtype, np.dtype):
-            raise _make_dtype_refusal(expanded, instruction, "it is not declared")
-        return dtype
-
-
-def _make_position_key(output: IndexList) -> Callable[[str], int]:
-    """Return a sort key: an index's position in the output; other indices come last."""
-    positions = {iname: k for k, iname in enumerate(output)}
-    return lambda iname: positions.get(iname, len(positions))
+            dtype, problem = None, str(error)
+        if isinstance(dtype, np.dtype):
+            return dtype
+        raise make_refusal(
+            instruction,
+            "unknown-dtype",
+            f"the dtype of the operand {expanded} is unknown ({problem}); give dtypes "
+            "with loopy.add_dtypes or arguments=",
+        )
 
 
 def _read_call(factor: Expression) -> tuple[str | None, tuple[Expression, ...]]:
@@ -388,22 +393,6 @@ def _get_inames(
     names = tuple(i.name for i in indices if isinstance(i, p.Variable))
     is_plain = len(names) == len(indices) and set(names) <= kernel.all_inames()
     return names if is_plain else None
-
-
-def _check_inside(
-    factor: Expression,
-    term: IndexList,
-    extents: Mapping[str, Extent],
-    instruction: str,
-) -> None:
-    for iname in term:
-        if iname not in extents:
-            raise make_refusal(
-                instruction,
-                "unbound-index",
-                f"the factor {factor} depends on the "
-                f"iname {iname!r}, which is neither summed nor an output index",
-            )
 
 
 def _write_rule_text(parameters: Sequence[str], body: Expression) -> Expression:
@@ -442,17 +431,6 @@ def refuse_reduction(
         )
 
 
-def _make_dtype_refusal(
-    expression: Expression, instruction: str, why: str
-) -> NotAnEinsumError:
-    return make_refusal(
-        instruction,
-        "unknown-dtype",
-        f"the dtype of the operand {expression} is "
-        f"unknown ({why}); give dtypes with loopy.add_dtypes or arguments=",
-    )
-
-
 def order_axes(
     expression: Expression, kernel: lp.LoopKernel, output: IndexList
 ) -> IndexList | None:
@@ -462,16 +440,24 @@ def order_axes(
         The inames in order; None if no array is read with all inames that occur outside
         of conditions.
     """
-    finder = _ReadFinder(kernel.all_inames())
-    finder(expression)
-    inames = tuple(finder.inames)
-    needed = set(inames) - finder.in_conditions
+    all_inames = kernel.all_inames()
+
+    def list_inames(node: Expression) -> IndexList:
+        """Return the inames in an expression, in order of appearance."""
+        names = (variable.name for variable in collect_nodes(node, p.Variable))
+        return tuple(name for name in names if name in all_inames)
+
+    inames = list_inames(expression)
+    conditions = [choice.condition for choice in collect_nodes(expression, p.If)]
+    needed = {*inames}.difference(*map(list_inames, conditions))
     position = {iname: k for k, iname in enumerate(output)}
 
     def list_positions(term: IndexList) -> list[int]:
         return [position.get(iname, len(position)) for iname in term]
 
-    reads = [(name, term) for name, term in finder.reads if needed <= set(term)]
+    arrays = collect_nodes(expression, p.Subscript)
+    reads = [(str(array.aggregate), list_inames(array)) for array in arrays]
+    reads = [(name, term) for name, term in reads if needed <= {*term}]
     # The array with the most inames decides; ties are broken by the output's order,
     # then by name, so that neither spelling nor the order of factors changes the axes.
     reads.sort(key=lambda read: (-len(read[1]), list_positions(read[1]), read[0]))
@@ -517,40 +503,3 @@ def check_captures(
             f"the rules behind {expression} both have "
             f"{sorted(clash)} as an argument and read the iname of that name",
         )
-
-
-class _InameFinder(WalkMapper):  # type: ignore[misc]
-    """Collects inames in order of appearance."""
-
-    def __init__(self, all_inames: frozenset[str]) -> None:
-        super().__init__()
-        self.all_inames = all_inames
-        self.inames: dict[str, None] = {}
-
-    def map_variable(self, expr: p.Variable, /) -> None:
-        if expr.name in self.all_inames:
-            self.inames[expr.name] = None
-
-
-class _ReadFinder(_InameFinder):
-    """Also collects the inames of each array access and of conditions."""
-
-    def __init__(self, all_inames: frozenset[str]) -> None:
-        super().__init__(all_inames)
-        self.reads: list[tuple[str, IndexList]] = []
-        self.in_conditions: set[str] = set()
-
-    def map_subscript(self, expr: p.Subscript, /) -> None:
-        self.reads.append((str(expr.aggregate), self._list_names(expr)))
-        for index in expr.index_tuple:
-            self.rec(index)
-
-    def map_if(self, expr: p.If, /) -> None:
-        self.in_conditions |= set(self._list_names(expr.condition))
-        for child in (expr.condition, expr.then, expr.else_):
-            self.rec(child)
-
-    def _list_names(self, expr: Expression) -> IndexList:
-        finder = _InameFinder(self.all_inames)
-        finder(expr)
-        return tuple(finder.inames)

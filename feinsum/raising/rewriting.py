@@ -5,7 +5,7 @@ Each rewrite makes a new :class:`RewrittenKernel`, so that cached properties sta
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -114,10 +114,6 @@ class RewrittenKernel:
             and name not in shared | self.in_rules
         )
 
-    def find(self, insn_id: str) -> lp.InstructionBase | None:
-        """Return the current form of an instruction; None if it was removed."""
-        return self.kernel.id_to_insn.get(insn_id)
-
     def accesses(self, insn_id: str, name: str) -> list[Subscripts]:
         """Return the subscripts of all accesses of a name, with rules expanded."""
         insn = self.kernel.id_to_insn[insn_id]
@@ -178,9 +174,6 @@ class RewrittenKernel:
         dtypes = [self.dtypes.get(name) for name in self.names(expression)]
         return any(dtype is not None and is_inexact(dtype) for dtype in dtypes)
 
-    def with_dtype(self, name: str, dtype: np.dtype[Any]) -> RewrittenKernel:
-        return replace(self, dtypes={**self.dtypes, name: dtype})
-
     def with_own_sums(self, insn_id: str) -> RewrittenKernel:
         """Give an instruction's sums inames that no other instruction has."""
         kernel = self.kernel
@@ -193,11 +186,6 @@ class RewrittenKernel:
         news = [str(fresh(iname)) for iname in shared]
         kernel = lp.duplicate_inames(kernel, shared, f"id:{insn_id}", news)
         return replace(self, kernel=kernel)
-
-    def without(self, names: Collection[str]) -> dict[str, lp.TemporaryVariable]:
-        """Return the temporaries except those in ``names``."""
-        temporaries = self.kernel.temporary_variables
-        return {name: t for name, t in temporaries.items() if name not in names}
 
 
 def is_plain(insn: lp.InstructionBase) -> bool:

@@ -16,8 +16,9 @@ each other, if C rounds or converts between factors, or if a domain is not a box
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import loopy as lp
@@ -28,18 +29,20 @@ from loopy.symbolic import Reduction
 from pymbolic import primitives as p
 
 from feinsum.dtypes import get_eps, is_inexact
-from feinsum.ir import Extent, IndexList
+from feinsum.ir import IndexList
 from feinsum.raising.affine import (
     Strides,
     are_distinct_places,
     find_box_extents,
     find_strides,
 )
-from feinsum.raising.dependences import check_hazards, is_exact_read
+from feinsum.raising.dependences import Hazards
 from feinsum.raising.expressions import (
     Expression,
+    get_subscripts,
     has_quotient,
     has_reduction,
+    list_accesses_of,
     list_terms,
     make_product,
     make_sum,
@@ -94,7 +97,8 @@ def take_apart(
     """
     # With a sum, all other terms are the shift. Without one, only the previous value of
     # the output is: in y = y + x, x is the operand.
-    is_shift = _is_without_sum if has_reduction(expression) else reads_output
+    has_sum = has_reduction(expression)
+    is_shift = (lambda e: not has_reduction(e)) if has_sum else reads_output
     shift, summand = _split_shift(expression, is_shift, instruction)
     scale: list[Expression] = []
     inames: list[str] = []
@@ -170,10 +174,6 @@ def _is_zero(expression: Expression) -> bool:
     return isinstance(expression, int) and expression == 0
 
 
-def _is_without_sum(expression: Expression) -> bool:
-    return not has_reduction(expression)
-
-
 def _list_factors(expression: Expression, is_divisor: bool = False) -> list[Expression]:
     """Return the factors of nested products and quotients, without the integer 1."""
     if isinstance(expression, p.Product):
@@ -226,93 +226,6 @@ def raise_row(insn: lp.InstructionBase, table: OperandTable) -> RaisedRow:
         NotAnEinsumError: with the instruction and the rule that it breaks.
     """
     check_compressed(insn, table.levels)
-    subscripts = _read_subscripts(insn, table)
-    names = tuple(name for subscript in subscripts for name in subscript.inames)
-    shifted_sum = _split_value(insn, table)
-    inames = frozenset(names) | frozenset(shifted_sum.inames)
-    _check_tags(insn, table.kernel, inames)
-    if not shifted_sum.factors:
-        raise make_refusal(insn.id, "no-operand", _explain_no_operand(insn))
-    extents = find_box_extents(table.kernel, inames, insn.id)
-    _check_distinct(insn, subscripts, extents)
-    table.note_sizes(extents.values(), insn.id)
-    accesses = _list_accesses(insn, names, shifted_sum, table, extents)
-    # an operand that has an index binds it
-    bound = {iname for access in accesses for iname in access.term}
-    summed = _list_summed(insn, shifted_sum.inames, bound, extents)
-    output = _list_output(insn, names, bound, extents)
-    _check_shift(insn, table, shifted_sum.shift)
-    _check_dtypes(insn, table, shifted_sum, accesses)
-    scale = make_product(shifted_sum.scale)
-    table.check_function(scale, insn.id)
-    check_hazards(
-        insn, table.kernel, inames, table.expand, (*shifted_sum.factors, scale)
-    )
-    return RaisedRow(
-        insn.id,
-        insn.assignee,
-        output,
-        summed,
-        accesses,
-        unresolve(table.expand(scale)),
-        unresolve(table.expand(shifted_sum.shift)),
-        insn.within_inames,
-    )
-
-
-def _explain_no_operand(insn: lp.Assignment) -> str:
-    """Explain why a row has no operand: it is a fill, or a single value."""
-    if insn.within_inames:
-        return (
-            f"it fills {insn.assignee} with one value, which depends on no operand; "
-            "a fill stays the loop that it is"
-        )
-    return "its value depends on no operand; it is computed once, outside of all loops"
-
-
-def _split_value(insn: lp.Assignment, table: OperandTable) -> ShiftedSum:
-    """Take an assigned value apart; refuse reductions that rules hide."""
-    output = insn.assignee_var_names()[0]
-    shifted_sum = take_apart(
-        insn.expression, table.is_operand, lambda e: output in table.reads(e), insn.id
-    )
-    for expression, role in (
-        (make_product(shifted_sum.scale), "scale"),
-        (shifted_sum.shift, "shift"),
-    ):
-        if has_reduction(table.expand(expression)):
-            raise make_refusal(
-                insn.id,
-                "nested-reduction",
-                f"its {role} {expression} contains a reduction",
-            )
-    dtype = _get_declared_dtype(insn, table)
-    if dtype is None or not is_inexact(dtype):
-        return shifted_sum
-    # in a complex result, literals are real numbers of the same precision
-    real = np.empty(0, dtype).real.dtype
-    # Python's literals are double already
-    if real == np.float64:
-        return shifted_sum
-    return replace(
-        shifted_sum,
-        outer=tuple(set_literal_dtypes(factor, real) for factor in shifted_sum.outer),
-        shift=set_literal_dtypes(shifted_sum.shift, real),
-    )
-
-
-def _get_declared_dtype(
-    insn: lp.Assignment, table: OperandTable
-) -> np.dtype[Any] | None:
-    """Return the declared dtype of the assignee, if it is known."""
-    (name,) = insn.assignee_var_names()
-    dtype = getattr(table.kernel.get_var_descriptor(name).dtype, "numpy_dtype", None)
-    return dtype if isinstance(dtype, np.dtype) else None
-
-
-def _read_subscripts(insn: lp.InstructionBase, table: OperandTable) -> list[Strides]:
-    """Return the assignee's subscripts; check that each loop occurs in exactly one."""
-    kernel = table.kernel
     if called := find_called_kernel(insn, table.t_unit):
         raise make_refusal(
             insn.id,
@@ -322,31 +235,301 @@ def _read_subscripts(insn: lp.InstructionBase, table: OperandTable) -> list[Stri
         )
     if not isinstance(insn, lp.Assignment):
         raise make_refusal(insn.id, "instruction-kind", f"it is {describe_type(insn)}")
-    if insn.predicates:
-        raise make_refusal(
-            insn.id, "predicate", f"it has predicates {set(insn.predicates)}"
-        )
-    if insn.atomicity:
-        raise make_refusal(insn.id, "atomic", "it is an atomic update")
-    assignee = insn.assignee
-    if not isinstance(assignee, (p.Variable, p.Subscript)):
-        raise make_refusal(insn.id, "assignee", f"it assigns to {assignee}")
-    subscripts = get_output_strides(assignee, kernel)
-    if subscripts is None:
-        raise make_refusal(
+    return _RowReader(insn, table).read()
+
+
+class _RowReader:
+    """Reads an assignment as a row, and checks one condition after the other."""
+
+    def __init__(self, insn: lp.Assignment, table: OperandTable) -> None:
+        self.insn, self.table, self.kernel = insn, table, table.kernel
+        self.refuse = partial(make_refusal, insn.id)
+        self.output = insn.assignee_var_names()[0]
+
+    def read(self) -> RaisedRow:
+        insn, table = self.insn, self.table
+        subscripts = self._read_subscripts()
+        names = tuple(name for subscript in subscripts for name in subscript.inames)
+        self.parts = parts = self._split_value()
+        inames = frozenset(names) | frozenset(parts.inames)
+        self._check_tags(inames)
+        if not parts.factors:
+            raise self.refuse("no-operand", self._explain_no_operand())
+        self.extents = find_box_extents(self.kernel, inames, insn.id)
+        if not all(are_distinct_places(x, self.extents) for x in subscripts):
+            raise self.refuse(
+                "assignee",
+                f"it assigns to {insn.assignee}, where two iterations may write one "
+                "entry: a stride must exceed the reach of all smaller ones",
+            )
+        table.note_sizes(self.extents.values(), insn.id)
+        accesses = self._list_accesses(names)
+        # an operand that has an index binds it; unused indices of extent 1 are dropped
+        bound = {iname for access in accesses for iname in access.term}
+        self._check_bound(names, bound)
+        self._check_shift()
+        self._check_dtypes(accesses)
+        scale = make_product(parts.scale)
+        table.check_function(scale, insn.id)
+        Hazards(insn, self.kernel, table.expand, (*parts.factors, scale)).check(inames)
+        return RaisedRow(
             insn.id,
-            "assignee",
-            f"it assigns to {assignee}; expected distinct inames, their multiples and "
-            "numbers",
+            insn.assignee,
+            tuple(iname for iname in names if iname in bound),
+            frozenset(parts.inames) & bound,
+            accesses,
+            unresolve(table.expand(scale)),
+            unresolve(table.expand(parts.shift)),
+            insn.within_inames,
         )
-    names = tuple(name for subscript in subscripts for name in subscript.inames)
-    # a loop that occurs in no subscript would write the same entry repeatedly
-    if set(names) != insn.within_inames:
-        extra = sorted(insn.within_inames - set(names))
-        raise make_refusal(
-            insn.id, "race", f"it writes {assignee} in every iteration of {extra}"
+
+    def _read_subscripts(self) -> list[Strides]:
+        """Return the assignee's subscripts; each loop must occur in exactly one."""
+        insn, assignee = self.insn, self.insn.assignee
+        if insn.predicates:
+            raise self.refuse("predicate", f"it has predicates {set(insn.predicates)}")
+        if insn.atomicity:
+            raise self.refuse("atomic", "it is an atomic update")
+        if not isinstance(assignee, (p.Variable, p.Subscript)):
+            raise self.refuse("assignee", f"it assigns to {assignee}")
+        subscripts = get_output_strides(assignee, self.kernel)
+        if subscripts is None:
+            raise self.refuse(
+                "assignee",
+                f"it assigns to {assignee}; expected distinct inames, their multiples "
+                "and numbers",
+            )
+        names = {name for subscript in subscripts for name in subscript.inames}
+        # a loop that occurs in no subscript would write the same entry repeatedly
+        if names != insn.within_inames:
+            extra = sorted(insn.within_inames - names)
+            raise self.refuse(
+                "race", f"it writes {assignee} in every iteration of {extra}"
+            )
+        return subscripts
+
+    def _split_value(self) -> ShiftedSum:
+        """Take the value apart; refuse reductions that rules hide."""
+        insn, table = self.insn, self.table
+        parts = take_apart(
+            insn.expression,
+            table.is_operand,
+            lambda e: self.output in table.reads(e),
+            insn.id,
         )
-    return subscripts
+        for expression, role in (
+            (make_product(parts.scale), "scale"),
+            (parts.shift, "shift"),
+        ):
+            if has_reduction(table.expand(expression)):
+                raise self.refuse(
+                    "nested-reduction", f"its {role} {expression} contains a reduction"
+                )
+        dtype = self._get_declared_dtype()
+        if dtype is None or not is_inexact(dtype):
+            return parts
+        # in a complex result, literals are real numbers of the same precision
+        real = np.empty(0, dtype).real.dtype
+        # Python's literals are double already
+        if real == np.float64:
+            return parts
+        return replace(
+            parts,
+            outer=tuple(set_literal_dtypes(factor, real) for factor in parts.outer),
+            shift=set_literal_dtypes(parts.shift, real),
+        )
+
+    def _get_declared_dtype(self) -> np.dtype[Any] | None:
+        """Return the declared dtype of the assignee, if it is known."""
+        declared = self.kernel.get_var_descriptor(self.output).dtype
+        dtype = getattr(declared, "numpy_dtype", None)
+        return dtype if isinstance(dtype, np.dtype) else None
+
+    def _check_tags(self, inames: frozenset[str]) -> None:
+        for iname in sorted(inames):
+            all_tags = self.kernel.inames[iname].tags
+            if tags := [tag for tag in all_tags if isinstance(tag, ConcurrentTag)]:
+                raise self.refuse(
+                    "parallel-iname",
+                    f"its iname {iname!r} is already tagged {tags}; loops may be "
+                    "split, but give the kernel without tags, which recipes set: "
+                    "remove them with loopy.untag_inames, or transform the kernel "
+                    "afterwards",
+                )
+
+    def _explain_no_operand(self) -> str:
+        """Explain why a row has no operand: it is a fill, or a single value."""
+        if self.insn.within_inames:
+            return (
+                f"it fills {self.insn.assignee} with one value, which depends on no "
+                "operand; a fill stays the loop that it is"
+            )
+        return (
+            "its value depends on no operand; it is computed once, outside of all loops"
+        )
+
+    def _list_accesses(self, names: IndexList) -> tuple[RuleUse, ...]:
+        """Return the operands.
+
+        If no operand depends on some output index, the first operand without a
+        summation index gets it as an axis along which it is constant.
+        """
+        factors, summed = self.parts.factors, {*self.parts.inames}
+        inames = [self.table.find_inames(factor) for factor in factors]
+        read = frozenset[str]().union(*inames)
+        # An einsum cannot broadcast: some operand has to have each output index. So one
+        # of them gets the missing index, and its function is constant along it.
+        is_missing = any(i not in read and self.extents[i] != 1 for i in names)
+        is_new = is_missing or (not summed and len(factors) == 1)
+        along = tuple(i for i in names if i not in read) if is_new else ()
+        not_summed = (
+            k for k, names_read in enumerate(inames) if not names_read & summed
+        )
+        repeated = next(not_summed, 0)
+        return tuple(
+            self.table.access(
+                factor,
+                names,
+                self.extents,
+                self.insn.id,
+                along if k == repeated else (),
+            )
+            for k, factor in enumerate(factors)
+        )
+
+    def _check_bound(self, names: IndexList, bound: set[str]) -> None:
+        """Check that operands have all indices; those of extent 1 are not needed."""
+        for iname in self.parts.inames:
+            if iname not in bound and self.extents[iname] != 1:
+                raise self.refuse(
+                    "unbound-sum", f"it sums over {iname!r}, on which nothing depends"
+                )
+            if iname in self.insn.within_inames:
+                raise self.refuse("unbound-sum", f"it sums over its own loop {iname!r}")
+        for iname in names:
+            if iname not in bound and self.extents[iname] != 1:
+                raise self.refuse(
+                    "broadcast", f"no operand depends on its output index {iname!r}"
+                )
+
+    def _check_shift(self) -> None:
+        """Check that a shift depends only on loops and on the assigned entry."""
+        insn, table, shift = self.insn, self.table, self.parts.shift
+        table.check_function(shift, insn.id)
+        if outside := table.find_inames(shift) - insn.within_inames:
+            raise self.refuse(
+                "unbound-index", f"its shift {shift} depends on {sorted(outside)}"
+            )
+        reads = list_accesses_of(table.expand(shift), self.output)
+        assigned = get_subscripts(insn.assignee)
+        if any(get_subscripts(access) != assigned for access in reads):
+            raise self.refuse(
+                "operand-written",
+                f"its shift reads {self.output!r} beside {insn.assignee}",
+            )
+
+    def _check_dtypes(self, accesses: tuple[RuleUse, ...]) -> None:
+        """Check that operands, their scaled product and the result have one dtype.
+
+        Otherwise the kernel would round or wrap where the einsum does not.
+        """
+        parts, table = self.parts, self.table
+        dtypes = {access.operand.dtype for access in accesses}
+        bodies = [
+            f"{table.functions[x.operand.name].body} ({x.operand.dtype})"
+            for x in accesses
+        ]
+        operands = ", ".join(dict.fromkeys(bodies))
+        computed = np.result_type(*dtypes)
+        divides = any(map(has_quotient, (*parts.scale, parts.shift)))
+        if computed.kind in "biu" and (len(dtypes) > 1 or divides):
+            raise self.refuse(
+                "output-dtype",
+                f"it mixes or divides integers, which C rounds: {operands}",
+            )
+        self._check_order(computed)
+        # as in C: the dtypes of the product inside of the sum, and of the whole value
+        inner = self._infer_dtype(make_product((*parts.inner, *parts.factors)))
+        product = make_product((*parts.scale, *parts.factors))
+        is_shifted = not _is_zero(parts.shift)
+        scaled = self._infer_dtype(
+            p.Sum((parts.shift, product)) if is_shifted else product
+        )
+        declared = self._get_declared_dtype()
+        if declared == computed and self._is_scaled_last(inner, computed, scaled):
+            return
+        for dtype, role in (
+            (inner, "its product has"),
+            (scaled, "its value has"),
+            (declared, f"{self.output!r} has"),
+        ):
+            if dtype is not None and not np.can_cast(dtype, computed, "equiv"):
+                raise self.refuse(
+                    "output-dtype",
+                    f"its operands {operands} make {computed}, but {role} the dtype "
+                    f"{dtype}",
+                )
+
+    def _infer_dtype(self, expression: Expression) -> np.dtype[Any]:
+        return self.table.dtype(self.table.expand(expression), self.insn.id)
+
+    def _is_scaled_last(
+        self, inner: np.dtype[Any], computed: np.dtype[Any], scaled: np.dtype[Any]
+    ) -> bool:
+        """Return whether a sum of one dtype is scaled and shifted in a wider dtype.
+
+        Then C converts where a recipe does: it converts the sum before scaling it, and
+        the value when it is stored. Conversions between factors would be at other
+        points.
+        """
+        # raising moves a factor from outside a sum inside, and so before the conversion
+        n_outer, n_factors = self.parts.n_outer, len(self.parts.factors)
+        is_whole = n_outer == 0 if self.parts.inames else n_factors == 1
+        return (
+            is_whole
+            and np.can_cast(inner, computed, "equiv")
+            and {computed.kind, scaled.kind} == {"f"}
+            and scaled.itemsize > computed.itemsize
+        )
+
+    def _check_order(self, computed: np.dtype[Any]) -> None:
+        """Check that factors can be multiplied in any order, and before divisions.
+
+        A product or quotient of narrow factors alone may wrap or round, even if the
+        product with wider factors does not. A single operand of lower precision does no
+        harm, since the generated code multiplies wider ones first.
+        """
+        if computed.kind in "biu":
+            return
+        scale, operands = (
+            [f for f in factors if self._is_narrow(f, computed)]
+            for factors in (self.parts.scale, self.parts.factors)
+        )
+        narrow = [*scale, *operands]
+        kinds = {self._infer_dtype(factor).kind for factor in narrow}
+        is_literal = all(isinstance(f, (int, np.integer)) for f in narrow)
+        is_right = len(scale) <= 1 and (kinds <= {"f", "c"} or len(narrow) == 1)
+        if is_literal or (is_right and not any(map(has_quotient, narrow))):
+            return
+        raise self.refuse(
+            "output-dtype",
+            f"it multiplies {', '.join(map(str, narrow))}, which C rounds or wraps "
+            f"before it makes them {computed}",
+        )
+
+    def _is_narrow(self, factor: Expression, computed: np.dtype[Any]) -> bool:
+        """Return whether a factor has fewer digits than the dtype ``computed``.
+
+        Floating point literals take the precision of the other factors.
+        """
+        if isinstance(factor, (int, np.integer)):
+            # changing the sign does not round
+            return abs(factor) != 1
+        if isinstance(factor, (float, complex)):
+            return False
+        expanded = self.table.expand(factor)
+        dtype = self.table.infer_computed_dtype(expanded, self.insn.id)
+        return dtype.kind in "biu" or get_eps(dtype) > get_eps(computed)
 
 
 def get_output_strides(
@@ -367,243 +550,6 @@ def get_output_strides(
         and all(subscript.is_positive for subscript in subscripts)
     )
     return subscripts if is_plain else None
-
-
-def _check_distinct(
-    insn: lp.Assignment, subscripts: Sequence[Strides], extents: Mapping[str, Extent]
-) -> None:
-    """Check that no two iterations assign the same entry."""
-    for subscript in subscripts:
-        if not are_distinct_places(subscript, extents):
-            raise make_refusal(
-                insn.id,
-                "assignee",
-                f"it assigns to {insn.assignee}, where two iterations may write one "
-                "entry: a stride must exceed the reach of all smaller ones",
-            )
-
-
-def _check_tags(
-    insn: lp.InstructionBase, kernel: lp.LoopKernel, inames: frozenset[str]
-) -> None:
-    for iname in sorted(inames):
-        tags = [t for t in kernel.inames[iname].tags if isinstance(t, ConcurrentTag)]
-        if tags:
-            raise make_refusal(
-                insn.id,
-                "parallel-iname",
-                f"its iname {iname!r} is already tagged {tags}; loops may be split, "
-                "but give the kernel without tags, which recipes set: remove them with "
-                "loopy.untag_inames, or transform the kernel afterwards",
-            )
-
-
-def _list_accesses(
-    insn: lp.Assignment,
-    names: IndexList,
-    shifted_sum: ShiftedSum,
-    table: OperandTable,
-    extents: Mapping[str, Extent],
-) -> tuple[RuleUse, ...]:
-    """Return the operands.
-
-    If no operand depends on some output index, the first operand without a summation
-    index gets it as an axis along which it is constant.
-    """
-    inames = [table.find_inames(factor) for factor in shifted_sum.factors]
-    read = frozenset[str]().union(*inames)
-    # An einsum cannot broadcast: some operand has to have each output index. So one of
-    # them gets the missing index, and its function is constant along it.
-    is_missing = any(iname not in read and extents[iname] != 1 for iname in names)
-    is_new = is_missing or (not shifted_sum.inames and len(shifted_sum.factors) == 1)
-    along = tuple(i for i in names if i not in read) if is_new else ()
-    summed = set(shifted_sum.inames)
-    repeated = next(
-        (k for k, factor_inames in enumerate(inames) if not factor_inames & summed), 0
-    )
-    return tuple(
-        table.access(factor, names, extents, insn.id, along if k == repeated else ())
-        for k, factor in enumerate(shifted_sum.factors)
-    )
-
-
-def _list_summed(
-    insn: lp.InstructionBase,
-    summed: tuple[str, ...],
-    bound: set[str],
-    extents: Mapping[str, Extent],
-) -> frozenset[str]:
-    """Return the summation indices; drop unused ones of extent 1."""
-    for iname in summed:
-        if iname not in bound and extents[iname] != 1:
-            raise make_refusal(
-                insn.id,
-                "unbound-sum",
-                f"it sums over {iname!r}, on which nothing depends",
-            )
-        if iname in insn.within_inames:
-            raise make_refusal(
-                insn.id, "unbound-sum", f"it sums over its own loop {iname!r}"
-            )
-    return frozenset(summed) & bound
-
-
-def _list_output(
-    insn: lp.InstructionBase,
-    names: IndexList,
-    bound: set[str],
-    extents: Mapping[str, Extent],
-) -> IndexList:
-    """Return the output indices; drop unused ones of extent 1."""
-    for iname in names:
-        if iname not in bound and extents[iname] != 1:
-            raise make_refusal(
-                insn.id,
-                "broadcast",
-                f"no operand depends on its output index {iname!r}",
-            )
-    return tuple(iname for iname in names if iname in bound)
-
-
-def _check_shift(insn: lp.Assignment, table: OperandTable, shift: Expression) -> None:
-    """Check that a shift depends only on loops and on the assigned entry."""
-    table.check_function(shift, insn.id)
-    expanded = table.expand(shift)
-    outside = table.find_inames(shift) - insn.within_inames
-    if outside:
-        raise make_refusal(
-            insn.id, "unbound-index", f"its shift {shift} depends on {sorted(outside)}"
-        )
-    name = insn.assignee_var_names()[0]
-    if name in table.reads(shift) and not is_exact_read(expanded, insn.assignee):
-        raise make_refusal(
-            insn.id,
-            "operand-written",
-            f"its shift reads {name!r} beside {insn.assignee}",
-        )
-
-
-def _check_dtypes(
-    insn: lp.InstructionBase,
-    table: OperandTable,
-    shifted_sum: ShiftedSum,
-    accesses: tuple[RuleUse, ...],
-) -> None:
-    """Check that operands, their scaled product and the result have one dtype.
-
-    Otherwise the kernel would round or wrap where the einsum does not.
-    """
-    dtypes = {access.operand.dtype for access in accesses}
-    bodies = [
-        f"{table.functions[x.operand.name].body} ({x.operand.dtype})" for x in accesses
-    ]
-    operands = ", ".join(dict.fromkeys(bodies))
-    computed = np.result_type(*dtypes)
-    divides = any(map(has_quotient, (*shifted_sum.scale, shifted_sum.shift)))
-    if computed.kind in "biu" and (len(dtypes) > 1 or divides):
-        raise make_refusal(
-            insn.id,
-            "output-dtype",
-            f"it mixes or divides integers, which C rounds: {operands}",
-        )
-    _check_order(insn, table, shifted_sum, computed)
-    # as in C: the dtypes of the product inside of the sum, and of the whole value
-    inner = table.dtype(
-        table.expand(make_product((*shifted_sum.inner, *shifted_sum.factors))), insn.id
-    )
-    product = make_product((*shifted_sum.scale, *shifted_sum.factors))
-    is_shifted = not _is_zero(shifted_sum.shift)
-    value = p.Sum((shifted_sum.shift, product)) if is_shifted else product
-    scaled = table.dtype(table.expand(value), insn.id)
-    declared = _get_declared_dtype(insn, table)
-    name = insn.assignee_var_names()[0]
-    if declared == computed and _is_scaled_last(shifted_sum, inner, computed, scaled):
-        return
-    for dtype, role in (
-        (inner, "its product has"),
-        (scaled, "its value has"),
-        (declared, f"{name!r} has"),
-    ):
-        if dtype is not None and not np.can_cast(dtype, computed, "equiv"):
-            raise make_refusal(
-                insn.id,
-                "output-dtype",
-                f"its operands {operands} make {computed}, but {role} the dtype "
-                f"{dtype}",
-            )
-
-
-def _is_scaled_last(
-    shifted_sum: ShiftedSum,
-    inner: np.dtype[Any],
-    computed: np.dtype[Any],
-    scaled: np.dtype[Any],
-) -> bool:
-    """Return whether a sum of one dtype is scaled and shifted in a wider dtype.
-
-    Then C converts where a recipe does: it converts the sum before scaling it, and the
-    value when it is stored. Conversions between factors would be at other points.
-    """
-    # raising moves a factor from outside a sum inside, and so before the conversion
-    is_whole = (
-        len(shifted_sum.factors) == 1
-        if not shifted_sum.inames
-        else shifted_sum.n_outer == 0
-    )
-    return (
-        is_whole
-        and np.can_cast(inner, computed, "equiv")
-        and {computed.kind, scaled.kind} == {"f"}
-        and scaled.itemsize > computed.itemsize
-    )
-
-
-def _check_order(
-    insn: lp.InstructionBase,
-    table: OperandTable,
-    shifted_sum: ShiftedSum,
-    computed: np.dtype[Any],
-) -> None:
-    """Check that factors can be multiplied in any order, and before divisions.
-
-    A product or quotient of narrow factors alone may wrap or round, even if the product
-    with wider factors does not. A single operand of lower precision does no harm, since
-    the generated code multiplies wider ones first.
-    """
-    if computed.kind in "biu":
-        return
-    scale, operands = (
-        [f for f in factors if _is_narrow(f, table, insn.id, computed)]
-        for factors in (shifted_sum.scale, shifted_sum.factors)
-    )
-    narrow = [*scale, *operands]
-    kinds = {table.dtype(table.expand(f), insn.id).kind for f in narrow}
-    is_literal = all(isinstance(f, (int, np.integer)) for f in narrow)
-    is_right = len(scale) <= 1 and (kinds <= {"f", "c"} or len(narrow) == 1)
-    if is_literal or (is_right and not any(map(has_quotient, narrow))):
-        return
-    raise make_refusal(
-        insn.id,
-        "output-dtype",
-        f"it multiplies {', '.join(map(str, narrow))}, which C rounds or wraps before "
-        f"it makes them {computed}",
-    )
-
-
-def _is_narrow(
-    factor: Expression, table: OperandTable, insn_id: str, computed: np.dtype[Any]
-) -> bool:
-    """Return whether a factor has fewer digits than the dtype ``computed``.
-
-    Floating point literals take the precision of the other factors.
-    """
-    if isinstance(factor, (int, np.integer)):
-        # changing the sign does not round
-        return abs(factor) != 1
-    if isinstance(factor, (float, complex)):
-        return False
-    dtype = table.infer_computed_dtype(table.expand(factor), insn_id)
-    return dtype.kind in "biu" or get_eps(dtype) > get_eps(computed)
 
 
 def called_kernels(t_unit: lp.TranslationUnit, name: str) -> tuple[str, ...]:

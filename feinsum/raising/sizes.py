@@ -29,7 +29,8 @@ from feinsum.errors import NotAnEinsumError
 from feinsum.ir import list_profile_names
 from feinsum.raising.dependences import find_ancestors
 from feinsum.raising.expressions import Expression, collect_loops
-from feinsum.raising.nest import RaisedKernel, RaisedNest, Tree
+from feinsum.raising.nest import RaisedKernel, RaisedNest
+from feinsum.raising.rewriting import is_plain
 from feinsum.raising.trees import list_subscripts
 from feinsum.words import format_count
 
@@ -112,10 +113,7 @@ def _find_users(
 
 def _evaluate_constant(insn: lp.InstructionBase) -> int | None:
     """Return the integer that an instruction always assigns; None otherwise."""
-    is_plain = isinstance(insn, lp.Assignment) and not insn.atomicity
-    if not is_plain or insn.predicates:
-        return None
-    if get_dependencies(insn.expression):
+    if not is_plain(insn) or get_dependencies(insn.expression):
         return None
     try:
         value = evaluate(insn.expression)
@@ -207,7 +205,11 @@ def _with_profile(
         **{n: x for n, x in named.items() if x is not None},
     }
     assert nest.nest.tree is not None
-    nodes = _count_nodes(nest.nest.tree, kernel, arguments)
+    nodes = []
+    for level in nest.nest.tree.levels:
+        arrays = [] if level.index is None else list_subscripts(level.index)
+        name = arrays[0].aggregate.name if arrays else ""
+        nodes.append(_find_length(name, kernel, arguments))
     position = nest.einsum.sparse_position or 0
     root = nest.einsum.extents[nest.einsum.inputs[position][0]]
     if nodes[0] is None:
@@ -218,18 +220,6 @@ def _with_profile(
         least = [min(counts[level:]) for level in range(len(counts))]
         sizes_known |= dict(zip(list_profile_names(nest.einsum), least, strict=True))
     return replace(nest, generalized=constantdict(sizes_known))
-
-
-def _count_nodes(
-    tree: Tree, kernel: lp.LoopKernel, arguments: Mapping[str, Any]
-) -> list[int | None]:
-    """Return the number of nodes of each level; None for unknown ones."""
-    n_nodes: list[int | None] = []
-    for level in tree.levels:
-        arrays = [] if level.index is None else [*list_subscripts(level.index)]
-        name = arrays[0].aggregate.name if arrays else ""
-        n_nodes.append(_find_length(name, kernel, arguments))
-    return n_nodes
 
 
 def _find_length(
@@ -301,7 +291,13 @@ def specialize(
         # long sizes stay parameters, so that they share recipes
         if size < long_extent and name in kernel.arg_dict
     }
-    t_unit = lp.add_dtypes(t_unit, _with_sizes(kernel, sizes, short, dtypes))
+    # sizes that stay parameters get Loopy's index dtype if none is declared
+    dtypes |= {
+        name: kernel.index_dtype.numpy_dtype
+        for name in sizes
+        if name in kernel.arg_dict and kernel.arg_dict[name].dtype is None
+    }
+    t_unit = lp.add_dtypes(t_unit, {n: d for n, d in dtypes.items() if n not in short})
     return lp.fix_parameters(t_unit, **short) if short else t_unit
 
 
@@ -362,26 +358,6 @@ def _bind_shape(
             raise _make_refusal(
                 f"argument {name!r} has extent {size}, expected {expected}"
             )
-
-
-def _with_sizes(
-    kernel: lp.LoopKernel,
-    sizes: Mapping[str, int],
-    short: Mapping[str, int],
-    dtypes: Mapping[str, np.dtype[Any]],
-) -> dict[str, np.dtype[Any]]:
-    """Return the dtypes of arguments, except those that become numbers.
-
-    Sizes that stay parameters get Loopy's index dtype if none is declared.
-    """
-    index = kernel.index_dtype.numpy_dtype
-    long = {
-        name: index
-        for name in sizes
-        if name in kernel.arg_dict and name not in short
-        if kernel.arg_dict[name].dtype is None
-    }
-    return {**{n: d for n, d in dtypes.items() if n not in short}, **long}
 
 
 def _make_refusal(reason: str) -> NotAnEinsumError:

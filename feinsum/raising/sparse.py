@@ -103,8 +103,8 @@ class TreeRow:
         # substitute coordinates and entries that the kernel keeps in scalars
         value = privates.value(insn, insn.expression)
         (output,) = insn.assignee_var_names()
-        loops = insn.within_inames | _list_sum_inames(value)
-        if loops.isdisjoint(table.levels):
+        sums = (sum_.inames for sum_ in collect_nodes(value, Reduction))
+        if insn.within_inames.union(*sums).isdisjoint(table.levels):
             return None
         if insn.predicates or insn.atomicity:
             raise make_tree_refusal(insn, "it has predicates, or is atomic")
@@ -116,6 +116,9 @@ class TreeRow:
         inames = insn.within_inames | set(parts.inames)
         nodes = Nodes.of(insn, inames, table.levels, values)
         return cls(insn, table, privates, parts, assignee, nodes)
+
+    def _refuse(self, reason: str) -> NotAnEinsumError:
+        return make_tree_refusal(self.insn, reason)
 
     @property
     def output(self) -> str:
@@ -188,7 +191,7 @@ class TreeRow:
     def _split_factors(self) -> tuple[list[Expression], list[Expression]]:
         """Return the factors with leaf entries and the dense factors, marked."""
         if not self.parts.factors:
-            raise make_tree_refusal(self.insn, "its value depends on no operand")
+            raise self._refuse("its value depends on no operand")
         stored, dense = [], []
         for factor in self.parts.factors:
             marked = self.nodes.marked(self.insn, factor)
@@ -199,8 +202,7 @@ class TreeRow:
             dense_loops = self.nodes.marks(marked, INDEX)
             dense_loops |= get_dependencies(marked) & self.table.kernel.all_inames()
             if at_nodes != {self.nodes.inames[-1]} or dense_loops:
-                raise make_tree_refusal(
-                    self.insn,
+                raise self._refuse(
                     f"the factor {factor} has an entry for each node of "
                     f"{sorted(at_nodes)}; expected values of "
                     f"{self.nodes.inames[-1]!r} alone, and dense arrays at the indices "
@@ -216,8 +218,7 @@ class TreeRow:
             self.nodes.by_index(self.assignee), self.table.kernel
         )
         if self.nodes.marks(self.assignee, ENTRY) or subscripts is None:
-            raise make_tree_refusal(
-                self.insn,
+            raise self._refuse(
                 f"it assigns to {self.insn.assignee}; expected an entry for each leaf "
                 "of the tree, or one at distinct indices",
             )
@@ -257,20 +258,16 @@ class TreeRow:
         insn, kernel = self.insn, self.table.kernel
         bound = {i for access in accesses for i in access.term} | {*self.nodes.inames}
         if unbound := sorted((self.inames | {*output}) - bound):
-            raise make_tree_refusal(
-                insn, f"no factor depends on its loop {unbound[0]!r}"
-            )
+            raise self._refuse(f"no factor depends on its loop {unbound[0]!r}")
         if twice := sorted(set(self.parts.inames) & insn.within_inames):
-            raise make_tree_refusal(insn, f"it sums over its own loop {twice[0]!r}")
+            raise self._refuse(f"it sums over its own loop {twice[0]!r}")
         if self.gives_pattern:
             return
         for subscript in (
             get_output_strides(self.nodes.by_index(self.assignee), kernel) or ()
         ):
             if not are_distinct_places(subscript, extents):
-                raise make_tree_refusal(
-                    insn, f"points of its output {insn.assignee} meet"
-                )
+                raise self._refuse(f"points of its output {insn.assignee} meet")
 
     def _find_dtype(
         self, stored: Sequence[Expression], accesses: Sequence[RuleUse]
@@ -289,8 +286,7 @@ class TreeRow:
         dtypes |= {getattr(declared, "numpy_dtype", dtype) for dtype in dtypes}
         dtypes |= self._list_private_dtypes()
         if len(dtypes) != 1 or next(iter(dtypes)).kind not in "fc":
-            raise make_tree_refusal(
-                insn,
+            raise self._refuse(
                 f"its values have the dtypes {sorted(map(str, dtypes))}; expected one "
                 "of floating point",
             )
@@ -309,9 +305,7 @@ class TreeRow:
             dtype = self.table.kernel.temporary_variables[name].dtype.numpy_dtype
             value = self.table.dtype(private.value, private.last)
             if dtype.kind in "iu" and value.kind not in "iu":
-                raise make_tree_refusal(
-                    self.insn, f"{name!r} rounds its value to a whole number"
-                )
+                raise self._refuse(f"{name!r} rounds its value to a whole number")
             dtypes |= {dtype} if dtype.kind in "fc" else set()
         return dtypes
 
@@ -350,8 +344,7 @@ class TreeRow:
             start = self._find_start(output, self.terms.extents)
             return (shift, None) if start is None else (0, start)
         if several := sorted(insn.within_inames - {*output}):
-            raise make_tree_refusal(
-                insn,
+            raise self._refuse(
                 f"it writes {insn.assignee} in every iteration of {several}, and adds "
                 "nothing to it",
             )
@@ -360,9 +353,7 @@ class TreeRow:
         loops = get_dependencies(shift) & self.table.kernel.all_inames()
         loops |= self.nodes.marks(shift, INDEX)
         if any(e != assignee for e in reads) or loops - {*output}:
-            raise make_tree_refusal(
-                insn, f"its shift {self.parts.shift} is of another entry"
-            )
+            raise self._refuse(f"its shift {self.parts.shift} is of another entry")
         return shift, None
 
     def _find_start(
@@ -396,9 +387,10 @@ class TreeRow:
     def loads(self) -> set[str]:
         """The other instructions of the nest: loads, private values, zeros."""
         _, start = self._begin
-        levels = [self.table.levels[i] for i in self.nodes.inames
-                  if i in self.table.levels]  # fmt: skip
-        scalars = {scalar for level in levels for scalar in level.scalars}
+        levels = self.table.levels.items()
+        scalars = frozenset[str]().union(
+            *(level.scalars for i, level in levels if i in self.nodes.inames)
+        )
         loads = set(self.privates.used[self.insn.id])
         loads |= {
             insn.id
@@ -430,8 +422,7 @@ class TreeRow:
             bounds = kernel.get_inames_domain(collect_loops(other))
             names = {*bounds.get_var_names(isl.dim_type.param)}
             if shared := sorted(hidden & (names | other.dependency_names())):
-                raise make_tree_refusal(
-                    self.insn,
+                raise self._refuse(
                     f"it shares {shared[0]!r} with instruction {other.id!r}, which is "
                     "not another row of the same einsum; give each einsum loops of "
                     "its own",
@@ -440,7 +431,7 @@ class TreeRow:
         read |= {level.pointers for level in self.table.levels.values()}
         read |= {*self.nodes.arrays.values()}
         if self.output in read:
-            raise make_tree_refusal(self.insn, f"it reads its output {self.output!r}")
+            raise self._refuse(f"it reads its output {self.output!r}")
         read |= get_dependencies(self.parts.shift) | get_dependencies(self.assigned)
         self._check_unchanged(ids, read - {self.output})
 
@@ -453,16 +444,14 @@ class TreeRow:
         for other in kernel.instructions:
             written = {*other.assignee_var_names()}.intersection(read)
             if other.id not in ids and written and loops & other.within_inames:
-                raise make_tree_refusal(
-                    self.insn,
+                raise self._refuse(
                     f"it reads {min(written)!r}, which instruction {other.id!r} writes "
                     "in the same loops",
                 )
         for insn_id in ids:
             written = {*kernel.id_to_insn[insn_id].assignee_var_names()}
             if changed := sorted(written.intersection(read)):
-                raise make_tree_refusal(
-                    self.insn,
+                raise self._refuse(
                     f"it reads {changed[0]!r}, which instruction {insn_id!r} may not "
                     "have written",
                 )
@@ -494,12 +483,6 @@ class _Entries(IdentityMapper):  # type: ignore[misc]
     def map_subscript(self, expr: p.Subscript, /) -> Expression:
         indices = self.indices
         return expr.aggregate[indices[0] if len(indices) == 1 else indices]
-
-
-def _list_sum_inames(value: Expression) -> frozenset[str]:
-    return frozenset(
-        name for sum_ in collect_nodes(value, Reduction) for name in sum_.inames
-    )
 
 
 def raise_trees(

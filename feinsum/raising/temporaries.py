@@ -14,8 +14,9 @@ einsums, in separate loops. Kept values cost memory, so they are the last resort
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
-from typing import NamedTuple, TypeAlias
+from dataclasses import replace
+from math import inf, prod
+from typing import Any, NamedTuple, TypeAlias
 
 import loopy as lp
 import numpy as np
@@ -93,14 +94,19 @@ def with_kept_values(program: RewrittenKernel) -> RewrittenKernel:
         for e:  for q:  t_all[e,q] = sum(j, B[q,j]*u[e,j])
                 for i:  v[e,i] = sum(q, D[i,q]*t_all[e,q])
     """
+    kernel = program.kernel
     for name in sorted(program.privates):
         value = _find_value(name, program)
         # a value outside of all loops needs no array
         if value is None or not value.around:
             continue
-        extents = _find_extents(value, program)
-        if extents is not None:
-            return _keep(value, extents, program)
+        writer, dtype = value.writer, program.dtypes.get(value.name)
+        try:
+            extents = find_box_extents(kernel, writer.within_inames, writer.id)
+        except NotAnEinsumError:  # it is not in a box
+            continue
+        if dtype is not None:
+            return _keep(value, extents, dtype, program)
     return program
 
 
@@ -193,25 +199,18 @@ def _find_iteration(
     subscripts: Subscripts, digits: Sequence[tuple[Digit, ...]], extents: KnownExtents
 ) -> dict[str, Expression]:
     """Return the iteration that assigns an entry, as the digits of its subscripts."""
-    return {
-        digit.iname: subscript
-        if len(axis) == 1
-        else _extract_digit(subscript, digit, extents, is_first=digit is axis[0])
-        for axis, subscript in zip(digits, subscripts, strict=True)
-        for digit in axis
-    }
-
-
-def _extract_digit(
-    subscript: Expression, digit: Digit, extents: KnownExtents, *, is_first: bool
-) -> Expression:
-    """Extract a digit of a nonnegative number."""
-    high = _divide(subscript, digit.stride, extents)[0]
-    if is_first:
-        return high
-    # it divides the stride of the digit before, which is a number
-    assert isinstance(digit.extent, int)
-    return _divide(high, digit.extent, extents)[1]
+    points = {}
+    for axis, subscript in zip(digits, subscripts, strict=True):
+        for digit in axis:
+            point = subscript
+            if len(axis) > 1:
+                point = _divide(point, digit.stride, extents)[0]
+            if digit is not axis[0]:
+                # it divides the stride of the digit before, which is a number
+                assert isinstance(digit.extent, int)
+                point = _divide(point, digit.extent, extents)[1]
+            points[digit.iname] = point
+    return points
 
 
 def _divide(
@@ -258,17 +257,15 @@ def _can_be_put_in(value: Value, program: RewrittenKernel) -> bool:
         is_inexact(dtype) and program.dtypes.get(name) != dtype for name in outputs
     ):
         return False
-    is_same = all(_is_unchanged(value, reader, program) for reader in value.readers)
-    return is_same and all(
-        _count_nodes_with(value, reader.expression) <= LONGEST_EXPRESSION
+    if not all(_is_unchanged(value, reader, program) for reader in value.readers):
+        return False
+    n_added = _count_nodes(writer.expression)
+    return all(
+        _count_nodes(reader.expression)
+        + n_added * len(list_accesses_of(reader.expression, value.name))
+        <= LONGEST_EXPRESSION
         for reader in value.readers
     )
-
-
-def _count_nodes_with(value: Value, expression: Expression) -> int:
-    """Return the size of a reader's expression after the value is inlined."""
-    n_reads = len(list_accesses_of(expression, value.name))
-    return _count_nodes(expression) + n_reads * _count_nodes(value.writer.expression)
 
 
 def _is_read_once(value: Value) -> bool:
@@ -369,10 +366,17 @@ def _put_in(value: Value, program: RewrittenKernel) -> RewrittenKernel:
         )
         for reader in value.readers
     }
-    temporaries = program.without({value.name})
     return program.with_instructions(
-        {**changed, writer.id: None}, temporary_variables=temporaries
+        {**changed, writer.id: None},
+        temporary_variables=_list_other_temporaries(value, kernel),
     )
+
+
+def _list_other_temporaries(
+    value: Value, kernel: lp.LoopKernel
+) -> dict[str, lp.TemporaryVariable]:
+    temporaries = kernel.temporary_variables
+    return {name: t for name, t in temporaries.items() if name != value.name}
 
 
 def _find_known_extents(kernel: lp.LoopKernel) -> KnownExtents:
@@ -388,23 +392,20 @@ def _find_known_extents(kernel: lp.LoopKernel) -> KnownExtents:
     return extents
 
 
-def _find_extents(value: Value, program: RewrittenKernel) -> dict[str, Extent] | None:
-    """Return the extents of the writer's loops; None if their domain is not a box."""
-    dtype = program.dtypes.get(value.name)
-    if dtype is None:
-        return None
-    try:
-        writer = value.writer
-        return find_box_extents(program.kernel, writer.within_inames, writer.id)
-    except NotAnEinsumError:
-        return None
-
-
 def _keep(
-    value: Value, extents: dict[str, Extent], program: RewrittenKernel
+    value: Value,
+    extents: dict[str, Extent],
+    dtype: np.dtype[Any],
+    program: RewrittenKernel,
 ) -> RewrittenKernel:
     kernel = program.kernel
-    loops = _order_outermost_first(value.around, extents)
+
+    def get_sort_key(iname: str) -> tuple[float, str]:
+        extent = extents[iname]
+        return (-float(extent) if isinstance(extent, int) else -inf, iname)
+
+    # long loops get the outermost axes
+    loops = sorted(value.around, key=get_sort_key)
     sizes = [extents[iname] for iname in loops]
     temporary = kernel.temporary_variables[value.name]
     shape = (*(value_of(express_in_kernel(size)) for size in sizes), *temporary.shape)
@@ -421,38 +422,16 @@ def _keep(
         )
         for insn in (value.writer, *value.readers)
     }
-    array = lp.TemporaryVariable(
-        array_name,
-        program.dtypes[value.name],
-        shape=shape,
-        address_space=_choose_space(shape),
-    )
-    program = program.with_instructions(
-        changed,
-        temporary_variables={**program.without({value.name}), array_name: array},
-    ).with_dtype(array_name, program.dtypes[value.name])
+    is_known = all(isinstance(n, (int, np.integer)) for n in shape)
+    is_small = is_known and prod(map(int, shape)) <= MOST_PRIVATE
+    space = lp.AddressSpace.PRIVATE if is_small else lp.AddressSpace.GLOBAL
+    array = lp.TemporaryVariable(array_name, dtype, shape=shape, address_space=space)
+    temporaries = {**_list_other_temporaries(value, kernel), array_name: array}
+    program = program.with_instructions(changed, temporary_variables=temporaries)
+    program = replace(program, dtypes={**program.dtypes, array_name: dtype})
     for insn_id in changed:
         program = program.with_own_sums(insn_id)
     return program
-
-
-def _choose_space(shape: Sequence[Expression]) -> lp.AddressSpace:
-    is_short = all(isinstance(n, (int, np.integer)) for n in shape)
-    if is_short and np.prod([int(n) for n in shape]) <= MOST_PRIVATE:
-        return lp.AddressSpace.PRIVATE
-    return lp.AddressSpace.GLOBAL
-
-
-def _order_outermost_first(
-    loops: frozenset[str], extents: dict[str, Extent]
-) -> tuple[str, ...]:
-    """Order loops by decreasing length, so that long ones get the outermost axes."""
-
-    def get_sort_key(iname: str) -> tuple[float, str]:
-        extent = extents[iname]
-        return (-float(extent) if isinstance(extent, int) else -inf, iname)
-
-    return tuple(sorted(loops, key=get_sort_key))
 
 
 def _count_nodes(expression: Expression) -> int:

@@ -126,24 +126,17 @@ def find_compressed_levels(kernel: lp.LoopKernel) -> dict[str, TreeLoop]:
     'ptr'
     """
     values = _find_scalars(kernel)
-    if not any(_has_entry(value) for value in values.values()):
+    if not any(map(list_subscripts, values.values())):
         return {}
     levels = {}
-    for iname in _list_bounded(kernel, values.keys()):
-        if level := _read_level(iname, kernel, values):
-            coordinates = _find_coordinates(level, values)
-            levels[iname] = replace(level, scalars=level.scalars | coordinates)
+    for domain in kernel.domains:
+        if values.keys().isdisjoint(domain.get_var_names(isl.dim_type.param)):
+            continue
+        for iname in domain.get_var_names(isl.dim_type.set):
+            if level := _read_level(iname, kernel, values):
+                coordinates = _find_coordinates(level, values)
+                levels[iname] = replace(level, scalars=level.scalars | coordinates)
     return levels
-
-
-def _list_bounded(kernel: lp.LoopKernel, scalars: Collection[str]) -> list[str]:
-    """Return the inames of domains that have one of the scalars as a parameter."""
-    return [
-        iname
-        for domain in kernel.domains
-        if not set(domain.get_var_names(isl.dim_type.param)).isdisjoint(scalars)
-        for iname in domain.get_var_names(isl.dim_type.set)
-    ]
 
 
 def _find_coordinates(level: TreeLoop, values: Mapping[str, Expression]) -> set[str]:
@@ -159,19 +152,14 @@ def _find_coordinates(level: TreeLoop, values: Mapping[str, Expression]) -> set[
 
 def _find_scalars(kernel: lp.LoopKernel) -> dict[str, Expression]:
     """Return the private scalars that one instruction assigns unconditionally."""
-    return {
-        name: kernel.id_to_insn[ids[0]].expression
-        for name, ids in find_writers(kernel).items()
-        if len(ids) == 1
-        and isinstance(kernel.id_to_insn[ids[0]], lp.Assignment)
-        and not kernel.id_to_insn[ids[0]].predicates
-        and name in kernel.temporary_variables
-        and not kernel.temporary_variables[name].shape
-    }
-
-
-def _has_entry(expression: Expression) -> bool:
-    return bool(list_subscripts(expression))
+    scalars = {n for n, t in kernel.temporary_variables.items() if not t.shape}
+    values = {}
+    for name, ids in find_writers(kernel).items():
+        insn = kernel.id_to_insn[ids[0]]
+        is_plain = isinstance(insn, lp.Assignment) and not insn.predicates
+        if len(ids) == 1 and is_plain and name in scalars:
+            values[name] = insn.expression
+    return values
 
 
 def _read_level(
@@ -202,12 +190,10 @@ def _read_level(
     if {x: n for x, n in step.items() if n} != {1: 1}:
         return None
     # it runs over positions; or it counts from 0, and subscripts add the first position
-    start = _resolve_scalars(lower, values)
-    position = p.Variable(iname) if _collect_terms(start) == {begin: 1} else None
-    if position is None and not _collect_terms(start):
-        position = p.Sum((begin, p.Variable(iname)))
-    if position is None:
+    start = _collect_terms(_resolve_scalars(lower, values))
+    if start not in ({begin: 1}, {}):
         return None
+    position = p.Variable(iname) if start else p.Sum((begin, p.Variable(iname)))
     # scalars from which the bounds are computed serve the loop, too
     used = scalars | (_list_names([values[s] for s in scalars]) & values.keys())
     return TreeLoop(iname, pointers, begin.index_tuple[0], position, used)

@@ -241,8 +241,12 @@ def extract_nest(
         if name in names and rules.get(name) != rule:
             raise TransformError(f"the kernel has a variable {name} already")
     loops = find_all_loops(kernel, [kernel.id_to_insn[i] for i in nest.instructions])
-    kernel = _without_computed(kernel, ids)
+    # loops whose bounds other instructions compute stay with these
+    gone = _list_computed_domains(kernel, ids)
+    gone_inames = _list_inames(gone)
     kernel = kernel.copy(
+        domains=[domain for domain in kernel.domains if domain not in gone],
+        inames={n: i for n, i in kernel.inames.items() if n not in gone_inames},
         loop_priority=frozenset(),
         substitutions=constantdict({**kernel.substitutions, **nest.new_rules}),
         instructions=[
@@ -277,16 +281,6 @@ def _list_computed_domains(
 
 def _list_inames(domains: Iterable[isl.BasicSet]) -> frozenset[str]:
     return frozenset(x for d in domains for x in d.get_var_names(isl.dim_type.set))
-
-
-def _without_computed(kernel: lp.LoopKernel, ids: Collection[str]) -> lp.LoopKernel:
-    """Drop the loops whose bounds other instructions compute."""
-    gone = _list_computed_domains(kernel, ids)
-    names = _list_inames(gone)
-    return kernel.copy(
-        domains=[domain for domain in kernel.domains if domain not in gone],
-        inames={name: i for name, i in kernel.inames.items() if name not in names},
-    )
 
 
 class _Hidden(Tag):  # type: ignore[misc]
@@ -374,11 +368,12 @@ def insert_nest(
     ]
     computed = _list_computed_domains(kernel, ids)
     inames = {name: kernel.inames[name] for name in _list_inames(computed)}
+    orders = {tuple(i for i in x if i not in gone) for x in kernel.loop_priority}
     joined_kernel = _with_all_arrays(kernel, transformed).copy(
         domains=[*transformed.domains, *computed],
         inames={**transformed.inames, **inames},
         instructions=[*other_insns, *new_insns],
-        loop_priority=transformed.loop_priority | _list_priorities(kernel, gone),
+        loop_priority=transformed.loop_priority.union(x for x in orders if len(x) > 1),
     )
     return joined_kernel, frozenset(news.values())
 
@@ -406,16 +401,6 @@ def _with_all_arrays(
     )
 
 
-def _list_priorities(
-    kernel: lp.LoopKernel, gone: Collection[str]
-) -> frozenset[tuple[str, ...]]:
-    """Return the loop priorities without loops that are gone."""
-    orders = (
-        tuple(i for i in loops if i not in gone) for loops in kernel.loop_priority
-    )
-    return frozenset(order for order in orders if len(order) > 1)
-
-
 def with_barriers(kernel: lp.LoopKernel, phases: Sequence[Part]) -> lp.LoopKernel:
     """Separate the phases by barriers, so that each waits for the previous one."""
     if len(phases) < 2:
@@ -435,7 +420,17 @@ def with_barriers(kernel: lp.LoopKernel, phases: Sequence[Part]) -> lp.LoopKerne
         )
     for k, barrier in enumerate(barriers):
         waits_for = phases[k] | {*barriers[k - 1 : k]}
-        instructions.append(_make_barrier(barrier, frozenset(waits_for)))
+        instructions.append(
+            lp.BarrierInstruction(
+                id=barrier,
+                depends_on=frozenset(waits_for),
+                depends_on_is_final=True,
+                within_inames=frozenset(),
+                within_inames_is_final=True,
+                synchronization_kind="global",
+                mem_kind="global",
+            )
+        )
     # Loopy would look for races of the parallel loops in the other phases as well
     options = kernel.options.copy(disable_global_barriers=True)
     return kernel.copy(instructions=instructions, options=options)
@@ -462,18 +457,6 @@ def _with_conditions_inside(
             phase |= {always.id}
         complete.append(phase)
     return kernel.copy(instructions=instructions), complete
-
-
-def _make_barrier(insn_id: str, waits_for: Part) -> lp.BarrierInstruction:
-    return lp.BarrierInstruction(
-        id=insn_id,
-        depends_on=waits_for,
-        depends_on_is_final=True,
-        within_inames=frozenset(),
-        within_inames_is_final=True,
-        synchronization_kind="global",
-        mem_kind="global",
-    )
 
 
 def _with_global_exchange(

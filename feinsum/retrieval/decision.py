@@ -91,15 +91,13 @@ def make_decision(nests: tuple[NestSelection, ...]) -> Decision:
 
 
 def _decide_nest(selection: NestSelection) -> DecidedNest:
-    reason = (
-        selection.why_unchanged if selection.chosen is None else selection.match.reason
-    )
+    is_unchanged = selection.chosen is None
     return DecidedNest(
         selection.nest.key,
         selection.frame,
         selection.applied,
         selection.match.level,
-        reason,
+        selection.why_unchanged if is_unchanged else selection.match.reason,
         selection.judgement,
     )
 
@@ -115,10 +113,8 @@ def make_selections(
     """
     if len(nests) != len(decision.nests):
         raise TransformError(
-            f"the kernel of this rank has {format_count(len(nests), 'einsum')}, "
-            "that of "
-            "rank 0 has "
-            f"{len(decision.nests)}; give all ranks one kernel"
+            f"the kernel of this rank has {format_count(len(nests), 'einsum')}, that "
+            f"of rank 0 has {len(decision.nests)}; give all ranks one kernel"
         )
     return tuple(map(_make_selection, decision.nests, nests))
 

@@ -198,30 +198,24 @@ def find_generation_failures(
     """
     # a program of 500 right-hand sides would take minutes
     target, sampled = raised.t_unit.target, sample_nests(raised, nests, result)
-    error = find_refusal(
-        _add_dtypes(unit if sampled is result.unit else deliver_unit(sampled, target))
-    )
-    if error is not None and sampled is not result.unit:
-        error = find_refusal(
-            _add_dtypes(unit)
-        )  # the sample may lack what the rest needs
+    is_whole = sampled is result.unit
+    tried = unit if is_whole else deliver_unit(sampled, target)
+    error = find_refusal(_add_dtypes(tried))
+    if error is not None and not is_whole:
+        # the sample may lack what the rest needs
+        error = find_refusal(_add_dtypes(unit))
     if error is None:
         return {}
     chosen = [k for k, selection in enumerate(nests) if selection.chosen]
     # with several recipes, each is built alone to find the ones that fail
     if len(chosen) == 1:
         return {chosen[0]: error}
-    alone = {
-        k: find_refusal(
-            _add_dtypes(
-                deliver_unit(
-                    apply_selected(raised, _keep_recipes({k}, nests)).unit, target
-                )
-            )
-        )
-        for k in chosen
-    }
-    failures = {k: reason for k, reason in alone.items() if reason is not None}
+    failures = {}
+    for k in chosen:
+        alone = apply_selected(raised, _keep_recipes({k}, nests)).unit
+        reason = find_refusal(_add_dtypes(deliver_unit(alone, target)))
+        if reason is not None:
+            failures[k] = reason
     return failures or dict.fromkeys(chosen, error)
 
 
@@ -437,50 +431,39 @@ def _without(
         for insn in kernel.instructions
         if insn.id not in removed_ids
     ]
-    remaining_ids = frozenset(insn.id for insn in remaining)
     loops = find_all_loops(kernel, remaining)
-    unassigned = _list_assigned(kernel, removed_ids) - _list_assigned(
-        kernel, remaining_ids
-    )
-    missing = sorted(unassigned & _list_read(kernel, remaining_ids))
     temporaries = kernel.temporary_variables
+    assigned, removed = (
+        {name for insn in insns for name in insn.assignee_var_names()}
+        for insns in (remaining, map(kernel.id_to_insn.__getitem__, removed_ids))
+    )
+    unassigned = (removed - assigned) & temporaries.keys()
+    read = {name for insn in remaining for name in insn.read_dependency_names()}
+    arguments = [
+        lp.GlobalArg(
+            name,
+            temporaries[name].dtype,
+            shape=temporaries[name].shape,
+            dim_tags=temporaries[name].dim_tags,
+            is_input=True,
+            is_output=False,
+        )
+        for name in sorted(unassigned & read)
+    ]
     return kernel.copy(
         instructions=remaining,
-        args=[*kernel.args, *(_as_argument(temporaries[name]) for name in missing)],
+        args=[*kernel.args, *arguments],
         temporary_variables={
             name: t for name, t in temporaries.items() if name not in unassigned
         },
-        domains=[d for d in kernel.domains if _is_of(d, loops)],
+        # a domain may have no loops at all
+        domains=[
+            domain
+            for domain in kernel.domains
+            if loops.issuperset(domain.get_var_names(isl.dim_type.set))
+        ],
         inames={name: kernel.inames[name] for name in sorted(loops)},
         loop_priority=frozenset(
             order for order in kernel.loop_priority if loops.issuperset(order)
         ),
     )
-
-
-def _list_assigned(kernel: lp.LoopKernel, part: Part) -> frozenset[str]:
-    """Return the temporaries that a part of a kernel assigns."""
-    insns = [kernel.id_to_insn[i] for i in part]
-    names = frozenset[str]().union(*(insn.assignee_var_names() for insn in insns))
-    return frozenset(n for n in names if n in kernel.temporary_variables)
-
-
-def _list_read(kernel: lp.LoopKernel, part: Part) -> frozenset[str]:
-    insns = [kernel.id_to_insn[i] for i in part]
-    return frozenset[str]().union(*(insn.read_dependency_names() for insn in insns))
-
-
-def _as_argument(temporary: lp.TemporaryVariable) -> lp.GlobalArg:
-    return lp.GlobalArg(
-        temporary.name,
-        temporary.dtype,
-        shape=temporary.shape,
-        dim_tags=temporary.dim_tags,
-        is_input=True,
-        is_output=False,
-    )
-
-
-def _is_of(domain: isl.BasicSet, loops: frozenset[str]) -> bool:
-    """Return whether a domain has only loops in this set; it may have none."""
-    return loops.issuperset(domain.get_var_names(isl.dim_type.set))

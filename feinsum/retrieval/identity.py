@@ -134,11 +134,8 @@ def _write_content(value: object) -> str:
 
 def _get_kind(value: object) -> str:
     kind = type(value)
-    return (
-        kind.__name__
-        if kind.__module__ == "builtins"
-        else (f"{kind.__module__}.{kind.__qualname__}")
-    )
+    is_builtin = kind.__module__ == "builtins"
+    return kind.__name__ if is_builtin else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _write_named(attributes: Mapping[str, object]) -> str:

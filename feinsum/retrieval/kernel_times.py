@@ -334,8 +334,12 @@ def describe_arguments(
     Raises:
         MeasurementError: if arrays cannot be random, or are too large.
     """
-    typed_unit = _with_known_shapes(infer_types(unit), n_unknown)
+    typed_unit = infer_types(unit)
     kernel = get_entry_kernel(typed_unit)
+    if n_unknown:
+        args = [_with_known_shape(arg, n_unknown) for arg in kernel.args]
+        typed_unit = typed_unit.with_kernel(kernel.copy(args=args))
+        kernel = get_entry_kernel(typed_unit)
     _check_loops(kernel)
     below = find_index_bounds(typed_unit, sizes)
     read = kernel.get_read_variables()
@@ -392,19 +396,11 @@ def _are_allowed(kernel: lp.LoopKernel, sizes: Mapping[str, int]) -> bool:
     return not allowed.is_empty()
 
 
-def _with_known_shapes(unit: Any, n_unknown: int) -> Any:
+def _with_known_shape(arg: Any, n_unknown: int) -> Any:
     """Give each axis of unknown extent an extent."""
-    kernel = get_entry_kernel(unit)
-
-    def with_shape(arg: Any) -> Any:
-        if not n_unknown or not isinstance(arg, lp.ArrayArg) or not arg.shape:
-            return arg
-        shape = tuple(n_unknown if extent is None else extent for extent in arg.shape)
-        return arg.copy(shape=shape)
-
-    if not n_unknown:
-        return unit
-    return unit.with_kernel(kernel.copy(args=[with_shape(arg) for arg in kernel.args]))
+    if not isinstance(arg, lp.ArrayArg) or not arg.shape:
+        return arg
+    return arg.copy(shape=tuple(n_unknown if n is None else n for n in arg.shape))
 
 
 def _check_loops(kernel: Any) -> None:
@@ -431,15 +427,6 @@ def _choose_tolerance(arguments: Mapping[str, RandomArgument]) -> float:
     return float(max(eps, default=0.0) ** EXACTNESS)
 
 
-def _list_integer_scalars(kernel: lp.LoopKernel) -> set[str]:
-    return {
-        arg.name
-        for arg in kernel.args
-        if isinstance(arg, lp.ValueArg)
-        and (arg.dtype is None or arg.dtype.numpy_dtype.kind in "iu")
-    }
-
-
 def choose_loop_sizes(kernel: lp.LoopKernel) -> dict[str, int]:
     """Choose the scalars of a loop over cells, so that it runs over a few of them.
 
@@ -461,7 +448,12 @@ def choose_sizes(kernel: lp.LoopKernel, raised: RaisedKernel) -> dict[str, int]:
     A size of several einsums is the least that one of them would have alone, so that
     the largest arrays decide how long a run takes.
     """
-    scalars = _list_integer_scalars(kernel)
+    scalars = {
+        arg.name
+        for arg in kernel.args
+        if isinstance(arg, lp.ValueArg)
+        and (arg.dtype is None or arg.dtype.numpy_dtype.kind in "iu")
+    }
     loops = scalars & kernel.outer_params()
     quick: dict[str, int] = {}
     for nest in raised.raised:

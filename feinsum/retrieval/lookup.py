@@ -146,11 +146,9 @@ def retrieve(
         request = replace(request, must_find=on_miss == "raise")
         # a retrieval makes many objects; garbage collections can skip the older ones
         with quick_collections():
-            return (
-                _find_answer(request)
-                if comm is None
-                else _agree_on_answer(request, comm)
-            )
+            if comm is None:
+                return _find_answer(request)
+            return _agree_on_answer(request, comm)
 
     return _answer_or_unchanged(t_unit, answer, on_miss, comm)
 

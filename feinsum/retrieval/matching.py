@@ -15,7 +15,7 @@ since a store may be remote.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, islice
@@ -46,7 +46,6 @@ from feinsum.records import (
     TuningRecord,
     find_best_match,
 )
-from feinsum.records.environment import DeviceKind
 from feinsum.records.signature import explain_untrusted, read_trusted_signers
 from feinsum.retrieval.identity import is_ours
 from feinsum.retrieval.result import Candidate, NestSelection
@@ -170,27 +169,67 @@ class Nearest(NamedTuple):
     effort: Effort = "recorded"
 
     def match(self, without: Collection[FramedSpec] = ()) -> Match:
-        """Return the best match of the records, without excluded recipes."""
-        return find_match(
-            self.form,
-            self.records,
+        """Return the best match, or an unmeasured recipe if accepted.
+
+        Args:
+            without: recipes to exclude.
+        """
+        match = find_best_match(
+            [record for record in self.records if record.recipe not in without],
             self.environment,
             self.policy,
-            extents=self.extents,
             is_nearest=self.is_nearest,
-            without=without,
-            predicted=self._list_predicted,
-            only_measured=self.effort == "recorded",
+            extents=self.extents,
         )
+        if self.effort == "recorded":
+            return match
+        # a recipe with records is not unmeasured, even if these match at a worse level
+        tried = {*(record.recipe for record in self.records), *without}
+        worst = WORST_ACCEPTED[self.policy]
+        for level, is_wanted, list_recipes, why in (
+            (
+                MatchLevel.PREDICTED,
+                match.level > MatchLevel.PREDICTED,
+                self._list_predicted,
+                "is expected to be the fastest, and was not measured",
+            ),
+            (
+                MatchLevel.GENERIC,
+                match.level == MatchLevel.MISS,
+                self._list_generic,
+                "is for every einsum, and was not measured",
+            ),
+        ):
+            if not is_wanted or worst < level:
+                continue
+            recipes = (FramedSpec(spec, self.form.text) for spec in list_recipes())
+            if untried := tuple(r.spec for r in recipes if r not in tried):
+                reason = f"{match.reason}; {untried[0]} {why}"
+                return Match(level, reason, recipes=untried)
+        return match
 
     def _list_predicted(self) -> Sequence[TransformSpec]:
         """Return predicted recipes, which only a form at the kernel's extents has."""
-        if self.is_nearest or self.effort == "recorded":
+        if self.is_nearest:
             return ()
         einsum, sizes = self.form.einsum, constantdict(self.sizes)
         limit = get_intermediate_limit_bytes(einsum, sizes)
-        device = self.environment.device
-        return _list_predictions(einsum, sizes, device, limit)
+        return _list_predictions(einsum, sizes, self.environment.device, limit)
+
+    def _list_generic(self) -> list[TransformSpec]:
+        """Return the recommended configuration of the family that fits every einsum.
+
+        It is returned even if a search would not try it.
+        """
+        kind = self.environment.device.kind
+        suited = [
+            transform
+            for (name, _), transform in sorted(REGISTRY.items())
+            if name == GENERIC.name and kind in transform.devices
+        ]
+        if not suited:
+            return []
+        return [*islice(list_configurations(suited[-1], self.form.einsum), 1)]
 
     def candidates(self, match: Match) -> Iterator[Candidate]:
         """Yield all recipes: those of the match, then those of the next level, etc."""
@@ -249,21 +288,17 @@ def select_candidates(
     doubted = [d for form in forms_seen for d in facts.list_passed_over(form)]
     candidates = _prefer_prediction(best, tuple(best.candidates(match)))
     candidates = _move_libraries_last(nests[best.k], candidates)
+    first_match = candidates[0].match if candidates else match
+    is_exact = first_match.level == MatchLevel.EXACT
+    ranking = first_match.ranking if is_exact else ()
     return NestSelection(
         nests[best.k],
         match,
         # this installation's measurements come before claims by others
         tuple(sorted(candidates, key=lambda candidate: candidate.own_record is None)),
         tuple(doubted[:MOST_DOUBTED]),
-        own_ids=_list_own_ids(candidates[0].match if candidates else match),
+        own_ids=frozenset(record.id for record in ranking if is_own(record.id)),
     )
-
-
-def _list_own_ids(match: Match) -> frozenset[str]:
-    """Return the ids of the records that this installation measured."""
-    if match.level != MatchLevel.EXACT:
-        return frozenset()
-    return frozenset(record.id for record in match.ranking if is_own(record.id))
 
 
 def _move_libraries_last(
@@ -365,9 +400,7 @@ def find_nearest(
         records = [
             record
             for record in sound
-            if suits_device(record.spec, environment.device.kind)
-            and _has_vectors(record, form, environment.device)
-            and _has_room(record, form, extents)
+            if _can_run(record, form, extents, environment.device)
         ]
         candidate_form = Nearest(
             k, is_nearest, form, records, extents, environment, policy, sizes, effort
@@ -397,61 +430,6 @@ def _rank_match(
     return match.level, not match.ranking, remoteness, match.distance, form_matched.k
 
 
-def find_match(
-    form: CanonicalForm,
-    records: Sequence[TuningRecord],
-    environment: Environment,
-    policy: Policy,
-    *,
-    extents: Extents,
-    is_nearest: bool,
-    without: Collection[FramedSpec] = (),
-    predicted: Callable[[], Sequence[TransformSpec]] = tuple,
-    only_measured: bool = False,
-) -> Match:
-    """Return the best match of a workload, or an unmeasured recipe if accepted.
-
-    Args:
-        form: the canonical form of the einsum.
-        records: the records of its workload.
-        environment: the device and the software.
-        policy: which matches are accepted.
-        extents: for each text of the workload, the values of its size parameters.
-        is_nearest: whether the form is at other extents.
-        without: recipes to exclude.
-        predicted: returns the recipes expected to be the fastest.
-        only_measured: whether to allow measured recipes only, whatever the policy.
-    """
-    records_left = [record for record in records if record.recipe not in without]
-    match = find_best_match(
-        records_left, environment, policy, is_nearest=is_nearest, extents=extents
-    )
-    # a recipe with records is not unmeasured, even if these match at a worse level
-    tried = {*(record.recipe for record in records), *without}
-
-    def match_unmeasured(
-        level: MatchLevel, specs: Iterable[TransformSpec], why: str
-    ) -> Match:
-        untried = tuple(s for s in specs if FramedSpec(s, form.text) not in tried)
-        if not untried:
-            return match
-        return Match(level, f"{match.reason}; {untried[0]} {why}", recipes=untried)
-
-    if only_measured:
-        return match
-    is_open = match.level > MatchLevel.PREDICTED
-    if is_open and WORST_ACCEPTED[policy] >= MatchLevel.PREDICTED:
-        why = "is expected to be the fastest, and was not measured"
-        prediction = match_unmeasured(MatchLevel.PREDICTED, predicted(), why)
-        if prediction is not match:
-            return prediction
-    if match.level != MatchLevel.MISS or WORST_ACCEPTED[policy] < MatchLevel.GENERIC:
-        return match
-    why = "is for every einsum, and was not measured"
-    recipes = _list_generic_recipes(form, environment.device.kind)
-    return match_unmeasured(MatchLevel.GENERIC, recipes, why)
-
-
 @lru_cache(maxsize=256)
 def _list_predictions(
     einsum: BatchedEinsum,
@@ -470,16 +448,6 @@ def _list_predictions(
     ranking = predict_recipes(einsum, sizes, device, intermediate_bytes=limit)
     code = (prediction.spec for prediction in ranking if not prediction.spec.is_on_host)
     return tuple(islice(code, N_PREDICTED))
-
-
-def _list_generic_recipes(form: CanonicalForm, kind: DeviceKind) -> list[TransformSpec]:
-    """Return the recommended configuration of the family that fits every einsum.
-
-    It is returned even if a search would not try it.
-    """
-    versions = [t for (name, _), t in sorted(REGISTRY.items()) if name == GENERIC.name]
-    suited = [transform for transform in versions if kind in transform.devices]
-    return [*islice(list_configurations(suited[-1], form.einsum), 1)] if suited else []
 
 
 def _list_sound_records(
@@ -503,24 +471,20 @@ def _list_sound_records(
     return [r for r in records if r.workload_text in extents], extents
 
 
-def _has_room(record: TuningRecord, form: CanonicalForm, extents: Extents) -> bool:
-    """Return whether a recipe's intermediates are within the limit at these extents."""
-    einsum = _get_einsum(record, form)
-    return has_room(record.spec, einsum, extents[record.workload_text])
-
-
-def _has_vectors(record: TuningRecord, form: CanonicalForm, device: Device) -> bool:
-    """Return whether the device has a recipe's vectors, as it has if it measured it."""
+def _can_run(
+    record: TuningRecord, form: CanonicalForm, extents: Extents, device: Device
+) -> bool:
+    """Return whether a recipe fits the device, and its intermediates the memory."""
+    spec, frame = record.recipe
+    if not suits_device(spec, device.kind):
+        return False
+    # its names are those of the frame
+    einsum = form.einsum if frame == form.text else from_text(frame)
+    # a device has the vectors of a recipe that it measured
     is_measured_here = record.environment.device.is_surely(device)
-    return is_measured_here or has_vectors(
-        record.spec, _get_einsum(record, form), device
-    )
-
-
-def _get_einsum(record: TuningRecord, form: CanonicalForm) -> BatchedEinsum:
-    """Return the einsum to whose names a recipe refers."""
-    frame = record.workload_text
-    return form.einsum if frame == form.text else from_text(frame)
+    if not (is_measured_here or has_vectors(spec, einsum, device)):
+        return False
+    return has_room(spec, einsum, extents[frame])
 
 
 def _translate_extents(

@@ -52,14 +52,14 @@ class Request:
     """
 
     t_unit: lp.TranslationUnit
-    device: str | None
-    database: Database
-    arguments: Mapping[str, Any] | None
-    instructions: str | None
-    kernel_name: str | None
     policy: Policy
     verify: bool
     effort: Effort
+    device: str | None = None
+    database: Database = None
+    arguments: Mapping[str, Any] | None = None
+    instructions: str | None = None
+    kernel_name: str | None = None
     must_find: bool = False
 
     @classmethod
@@ -71,17 +71,11 @@ class Request:
         Raises:
             InvalidOptionError: for a policy or an effort that does not exist.
         """
-        return cls(
-            t_unit,
-            options.get("device"),
-            options.get("database"),
-            options.get("arguments"),
-            options.get("instructions"),
-            options.get("kernel_name"),
-            choose_policy(options.get("policy")),
-            is_verification_on(options.get("verify")),
-            get_effort(options.get("effort")),
-        )
+        fields: dict[str, Any] = {**options}
+        fields["policy"] = choose_policy(options.get("policy"))
+        fields["verify"] = is_verification_on(options.get("verify"))
+        fields["effort"] = get_effort(options.get("effort"))
+        return cls(t_unit, **fields)
 
     @property
     def may_try_forms(self) -> bool:

@@ -25,7 +25,7 @@ from constantdict import constantdict
 from feinsum.db import LayerState
 from feinsum.errors import FeinsumError
 from feinsum.ir import from_text
-from feinsum.raising import RaisedKernel, RaisedNest, RefusedNest
+from feinsum.raising import RaisedKernel, RaisedNest
 from feinsum.records import (
     FramedSpec,
     Match,
@@ -277,7 +277,11 @@ def _describe_retrieval(retrieval: Retrieval) -> Iterator[str]:
     for nest in retrieval.nests:
         yield from _describe_nest(nest)
     for refused in retrieval.raised.refused:
-        yield from _describe_refusal(refused, kernel)
+        yield f"not raised: {refused.reason}"
+        yield f"broken rule: {refused.rule}"
+        for insn_id in refused.instructions:
+            insn = kernel.id_to_insn.get(insn_id, "(unknown)")
+            yield f"instruction {insn_id}: {' '.join(str(insn).split())}"
     yield f"policy: {retrieval.policy}"
     for layer in retrieval.layers:
         yield f"layer {layer}"
@@ -288,11 +292,8 @@ def _describe_retrieval(retrieval: Retrieval) -> Iterator[str]:
     n = len(retrieval.applied)
     if n and retrieval.gain:
         yield f"gain: {retrieval.gain}"
-    yield (
-        f"kernel: {n} of {len(retrieval.nests)} nests transformed"
-        if n
-        else ("kernel: unchanged")
-    )
+    changed = f"{n} of {len(retrieval.nests)} nests transformed"
+    yield f"kernel: {changed if n else 'unchanged'}"
 
 
 def _describe_nest(selection: NestSelection) -> Iterator[str]:
@@ -354,16 +355,3 @@ def _explain_first(selection: NestSelection) -> str:
     if not match.ranking:
         return "the first of those that were not measured"
     return "the first of those tied as fastest"
-
-
-def _describe_refusal(refused: RefusedNest, kernel: lp.LoopKernel) -> Iterator[str]:
-    yield f"not raised: {refused.reason}"
-    yield f"broken rule: {refused.rule}"
-    for insn_id in refused.instructions:
-        yield f"instruction {insn_id}: {_format_instruction(kernel, insn_id)}"
-
-
-def _format_instruction(kernel: lp.LoopKernel, insn_id: str) -> str:
-    """Return an instruction on one line, as Loopy writes it."""
-    insn = kernel.id_to_insn.get(insn_id)
-    return " ".join(str(insn).split()) if insn is not None else "(unknown)"

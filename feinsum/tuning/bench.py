@@ -384,7 +384,13 @@ def lock_device(path: Path, on_wait: Callable[[bool], None]) -> Iterator[None]:
     """
     lock = FileLock(path, mode=0o600)
     try:
-        _acquire(lock, on_wait)
+        # the tuner stops the clock of a waiting trial, so report real waits only
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            on_wait(True)
+            lock.acquire()
+            on_wait(False)
     except OSError as error:
         raise MeasurementError(
             f"cannot lock the device: {path}: {error.strerror}"
@@ -393,16 +399,6 @@ def lock_device(path: Path, on_wait: Callable[[bool], None]) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _acquire(lock: FileLock, on_wait: Callable[[bool], None]) -> None:
-    # The tuner stops the clock of a waiting trial, so report real waits only.
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        on_wait(True)
-        lock.acquire()
-        on_wait(False)
 
 
 def make_bench(problem: TuningProblem, turn: Turn) -> Bench:

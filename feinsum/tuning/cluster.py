@@ -236,13 +236,20 @@ class ClusterBench(TrialBench):
         sleep(POLL_S)
         present = self._connection.workers()
         for worker, (errand, job) in [*self._running.items()]:
-            reply = _fetch_answer(self._connection, errand)
+            reply = self._fetch_answer(errand)
             if reply is None and worker not in present:
                 self._connection.drop(errand)
                 reply = _make_failure("it is gone")
             if reply is not None:
                 del self._running[worker]
                 yield worker, job, reply
+
+    def _fetch_answer(self, errand: Errand) -> TrialAnswer | None:
+        try:
+            text = self._connection.fetch(errand)
+            return None if text is None else from_json(TrialAnswer, text)
+        except (WorkerLost, InvalidRecordError) as error:
+            return _make_failure(str(error))
 
     def _conclude(
         self, worker: str, job: _Job, reply: TrialAnswer
@@ -261,7 +268,11 @@ class ClusterBench(TrialBench):
         if job.request.specs and job.n_lost < MAX_LOST:
             self._todo.append(job)
         elif job.request.specs:
-            yield _make_crashes(job, objection)
+            message = f"{job.n_lost} workers were lost with it; the last one: "
+            yield tuple(
+                TrialOutcome(spec, TrialCrashError.code, message + objection)
+                for spec in job.request.specs
+            )
 
     def _find_objection(self, reply: TrialAnswer) -> str | None:
         """Return why a worker cannot take part; None if it can."""
@@ -293,23 +304,8 @@ class ClusterBench(TrialBench):
         self._running, self._todo = {}, []
 
 
-def _fetch_answer(connection: Connection, errand: Errand) -> TrialAnswer | None:
-    try:
-        text = connection.fetch(errand)
-        return None if text is None else from_json(TrialAnswer, text)
-    except (WorkerLost, InvalidRecordError) as error:
-        return _make_failure(str(error))
-
-
 def _make_failure(reason: str) -> TrialAnswer:
     return TrialAnswer(error_code=MeasurementError.code, error=reason)
-
-
-def _make_crashes(job: _Job, reason: str) -> tuple[TrialOutcome, ...]:
-    message = f"{job.n_lost} workers were lost with it; the last one: {reason}"
-    return tuple(
-        TrialOutcome(spec, TrialCrashError.code, message) for spec in job.request.specs
-    )
 
 
 _BUSY = threading.Lock()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -285,13 +285,13 @@ def _make_coordinates(trials: Sequence[Trial]) -> Iterable[Coordinates]:
         varied = _find_varied(chosen)
         if len(varied) < 2:
             continue  # the strip shows everything already
-        yield Coordinates(
-            family,
-            tuple((name, tuple(map(str, values))) for name, values in varied.items()),
-            tuple(
-                (_rank_values(trial, varied), _get_seconds(trial)) for trial in chosen
-            ),
-        )
+        axes = tuple((name, tuple(map(str, values))) for name, values in varied.items())
+        lines = []
+        for trial in chosen:
+            parameters = trial.spec.parameters
+            ranks = (values.index(parameters.get(n)) for n, values in varied.items())
+            lines.append((tuple(ranks), _get_seconds(trial)))
+        yield Coordinates(family, axes, tuple(lines))
 
 
 def _group_by_family(trials: Iterable[Trial]) -> dict[str, list[Trial]]:
@@ -310,13 +310,6 @@ def _find_varied(trials: Sequence[Trial]) -> dict[str, list[object]]:
         for name in trials[0].spec.parameters
     }
     return {name: v for name, v in values.items() if len(v) > 1}
-
-
-def _rank_values(trial: Trial, varied: Mapping[str, list[object]]) -> tuple[int, ...]:
-    parameters = trial.spec.parameters
-    return tuple(
-        several.index(parameters.get(name)) for name, several in varied.items()
-    )
 
 
 def _get_seconds(trial: Trial) -> float:
@@ -405,16 +398,9 @@ class LivePage:
     def show(self, progress: TuningProgress) -> None:
         """Add a trial to the page."""
         self._trials.append(progress.trial)
-        seconds_left = progress.seconds_left
-        remaining = (
-            ""
-            if seconds_left is None
-            else f", {timedelta(seconds=round(seconds_left))} left"
-        )
-        self._draw(
-            f"{progress.n_done} of "
-            f"{format_count(progress.n_trials, 'trial')}{remaining}"
-        )
+        left_s, n_trials = progress.seconds_left, progress.n_trials
+        left = "" if left_s is None else f", {timedelta(seconds=round(left_s))} left"
+        self._draw(f"{progress.n_done} of {format_count(n_trials, 'trial')}{left}")
 
     def final(self, finalists: Sequence[Finalist]) -> None:
         """Show the finalists."""

@@ -80,7 +80,8 @@ def check_requirements(problem: TuningProblem) -> None:
         MeasurementError: naming what it needs and what is available.
     """
     need, limit = estimate_requirements(problem), get_memory_limit_bytes()
-    task = f"tuning {problem.workload_text:.300} at {_format_sizes(problem.sizes)}"
+    sizes = format_sizes(problem.sizes) or "its extents"
+    task = f"tuning {problem.workload_text:.300} at {sizes}"
     if need.n_bytes > limit:
         raise MeasurementError(
             f"{task} takes at least {need.n_bytes / 1e9:.3g} GB of memory; expected at "
@@ -136,7 +137,3 @@ def _count_untransformed(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int
     n_points = prod(einsum.extents_at(sizes).values())
     in_one_nest = n_points * einsum.n_operands * einsum.batch_size
     return in_one_nest if in_one_nest < MANY_TIMES * n_least else n_least
-
-
-def _format_sizes(sizes: Mapping[str, int]) -> str:
-    return format_sizes(sizes) or "its extents"

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from itertools import chain, groupby, zip_longest
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 from feinsum.extras import require_extra
 from feinsum.ir import WorkloadLike, as_workload
@@ -35,38 +35,44 @@ Choices = tuple[tuple[str, str], ...]
 Strategy = Literal["tpe", "random", "exhaustive"]
 
 
-class ConfigurationSearch(Protocol):
-    """Proposes configurations, each once, and learns from their costs.
+class ConfigurationSearch:
+    """Proposes configurations in a given order, each once.
 
     Attributes:
-        n_configurations: their number.
+        left: the configurations not yet proposed.
+        n_configurations: the number of all.
     """
 
-    n_configurations: int
-
-    @property
-    def left(self) -> Collection[TransformSpec]:
-        """The configurations not yet proposed."""
-        ...
+    def __init__(self, specs: Sequence[TransformSpec]) -> None:
+        self.left: dict[TransformSpec, None] = dict.fromkeys(specs)
+        self.n_configurations = len(self.left)
 
     def prefer(self, specs: Sequence[TransformSpec]) -> None:
         """Propose these before all others, in this order, if not yet proposed."""
-        ...
+        wanted = dict.fromkeys(spec for spec in specs if spec in self.left)
+        self.left = wanted | self.left
 
     def learn(self, spec: TransformSpec, cost: float) -> bool:
         """Mark a configuration as proposed and answered; returns whether it was new."""
-        ...
+        is_left = spec in self.left
+        self.left.pop(spec, None)
+        return is_left
 
     def ask(self) -> TransformSpec | None:
         """Return the next configuration, or None if none is left.
 
         The costs of earlier ones may still be unknown.
         """
-        ...
+        spec = next(iter(self.left), None)
+        if spec is not None:
+            del self.left[spec]
+        return spec
 
     def tell(self, spec: TransformSpec, cost: float) -> None:
-        """Record the cost of a proposed configuration; infinite if it failed."""
-        ...
+        """Record the cost of a proposed configuration; infinite if it failed.
+
+        Nothing is learned from it here.
+        """
 
 
 def make_search(
@@ -88,11 +94,11 @@ def make_search(
     }
     match strategy:
         case "exhaustive":
-            return _Listed(_interleave(spaces))
+            return ConfigurationSearch(_interleave(spaces))
         case "random":
             shuffled = _interleave(spaces)
             random.Random(seed).shuffle(shuffled)  # noqa: S311  (no cryptography)
-            return _Listed(shuffled)
+            return ConfigurationSearch(shuffled)
         case "tpe":
             return _Tpe(spaces, seed)
 
@@ -136,33 +142,7 @@ def _silence_optuna(optuna: Any) -> None:
     names["warn_experimental_argument"] = warn
 
 
-class _Listed:
-    """Proposes configurations in a given order."""
-
-    def __init__(self, specs: Sequence[TransformSpec]) -> None:
-        self.left: dict[TransformSpec, None] = dict.fromkeys(specs)
-        self.n_configurations = len(self.left)
-
-    def prefer(self, specs: Sequence[TransformSpec]) -> None:
-        wanted = dict.fromkeys(spec for spec in specs if spec in self.left)
-        self.left = wanted | self.left
-
-    def learn(self, spec: TransformSpec, cost: float) -> bool:
-        is_left = spec in self.left
-        self.left.pop(spec, None)
-        return is_left
-
-    def ask(self) -> TransformSpec | None:
-        spec = next(iter(self.left), None)
-        if spec is not None:
-            del self.left[spec]
-        return spec
-
-    def tell(self, spec: TransformSpec, cost: float) -> None:
-        """Ignore the cost, since nothing is learned."""
-
-
-class _Tpe:
+class _Tpe(ConfigurationSearch):
     """Optuna's tree-structured Parzen estimator, after promising configurations.
 
     First comes what is preferred, then the recommended configuration of each family,
@@ -192,13 +172,13 @@ class _Tpe:
         self._spaces = {
             name: _collect_choices(specs) for name, specs in self._specs.items()
         }
-        self.left: dict[TransformSpec, None] = dict.fromkeys(_interleave(spaces))
-        self.n_configurations = len(self.left)
+        super().__init__(_interleave(spaces))
         self._first = [next(iter(specs.values())) for specs in self._specs.values()]
         self._trials: dict[TransformSpec, Any] = {}
         self._costs: dict[TransformSpec, float] = {}
         self._guesses = self._generate_guesses()
         self._random = random.Random(seed)  # noqa: S311  (no cryptography)
+        self._pruned = optuna.trial.TrialState.PRUNED
         _silence_optuna(optuna)
         with quiet(optuna.exceptions.ExperimentalWarning):
             # constant_liar: trials under way count as bad, so that several workers are
@@ -229,7 +209,7 @@ class _Tpe:
             wanted = self._read_suggestion(trial)
             if wanted is not None and wanted in self.left:
                 return self._take(wanted, trial)
-            self._study.tell(trial, state=_get_pruned_state())
+            self._study.tell(trial, state=self._pruned)
         return self._take(next(iter(self.left)), None)
 
     def tell(self, spec: TransformSpec, cost: float) -> None:
@@ -328,12 +308,6 @@ def _format_choices(spec: TransformSpec) -> Choices:
     return tuple((name, repr(value)) for name, value in spec.parameters.items())
 
 
-def _get_pruned_state() -> Any:
-    from optuna.trial import TrialState
-
-    return TrialState.PRUNED
-
-
 N_SEEDS = 4
 """Maximum recipes of neighbours; few, since they take trials from the search."""
 
@@ -363,7 +337,8 @@ def find_neighbours(
         fitting: the recipes that fit the einsum; all others are skipped.
         limit: maximum number of recipes.
     """
-    alike = [*store.like(_get_notation(workload_text))]
+    notation = workload_text.partition(" | ")[0]
+    alike = [*store.like(notation)]
 
     def distance(
         record: TuningRecord,
@@ -386,10 +361,6 @@ def find_neighbours(
         v for spec in specs for v in (spec, with_newest_version(spec))
     )
     return [spec for spec in versions if spec in fitting][:limit]
-
-
-def _get_notation(workload_text: str) -> str:
-    return workload_text.partition(" | ")[0]
 
 
 def _list_dtypes(workload_text: str) -> list[str]:

@@ -137,7 +137,11 @@ def tune_einsum(
         check_requirements(problem)
     with (
         opened_store(database, has_shipped=True, may_create=True) as store,
-        _make_bench(problem, trial_limit_s, scheduler) as bench,
+        (
+            IsolatedBench(problem, trial_limit_s)
+            if scheduler is None
+            else ClusterBench(problem, scheduler, trial_limit_s)
+        ) as bench,
     ):
         # Check before hours of trials that their results can be stored and signed.
         store.check_writable()
@@ -145,7 +149,7 @@ def tune_einsum(
         session = _open_session(bench, store, strategy, seed, n_trials, budget_s, first)
         session.subscripts = subscripts or own_subscripts
         start = session.start(resume=resume)
-        with _report_when_stopped(session, on_stop):
+        try:
             _call(on_start, start)
             with _record_when_stopped(session, strategy):
                 for progress in session.run():
@@ -153,7 +157,10 @@ def tune_einsum(
             session.finalists = time_finalists(bench, session.trials)
             _call(on_final, session.finalists)
             session.record(strategy)
-            return session.report()
+        except BaseException:
+            _call(on_stop, session.report())
+            raise
+        return session.report()
 
 
 def _open_session(
@@ -274,14 +281,6 @@ def _make_search_for(
     return make_search(strategy, problem.workload, transforms, seed, is_allowed)
 
 
-def _make_bench(
-    problem: TuningProblem, trial_limit_s: float, scheduler: str | None
-) -> TrialBench:
-    if scheduler is None:
-        return IsolatedBench(problem, trial_limit_s)
-    return ClusterBench(problem, scheduler, trial_limit_s)
-
-
 def _check(
     problem: TuningProblem, n_trials: int | None, strategy: str, *, is_here: bool
 ) -> None:
@@ -292,17 +291,14 @@ def _check(
             f"n_trials={n_trials!r}; expected an integer from 1, or None"
         )
     # Refused before devices are opened: drivers take seconds to load.
-    kinds = _list_kinds(problem.device) if is_here else ALL_DEVICES
+    named = problem.device or os.environ.get(DEVICE_VARIABLE) or ""
+    # only the host needs no driver
+    is_host = is_here and named.strip().lower() == HOST.name
+    kinds: Collection[DeviceKind] = {"cpu"} if is_host else ALL_DEVICES
     if not any(find_applicable_transforms(problem.workload, kind) for kind in kinds):
         raise TransformError(
             f"no registered transform fits the einsum {problem.workload_text}"
         )
-
-
-def _list_kinds(device: str | None) -> Collection[DeviceKind]:
-    """List the kinds of device that may be meant; only the host needs no driver."""
-    named = device or os.environ.get(DEVICE_VARIABLE) or ""
-    return {"cpu"} if named.strip().lower() == HOST.name else ALL_DEVICES
 
 
 def _pose_problem(
@@ -315,18 +311,6 @@ def _pose_problem(
         nest = single_nest(raise_kernel(target))
         target, sizes = nest.einsum, {**nest.generalized, **(sizes or {})}
     return make_problem(target, sizes, device), target.subscripts
-
-
-@contextmanager
-def _report_when_stopped(
-    session: Session, on_stop: Callable[[TuningReport], None] | None
-) -> Iterator[None]:
-    """Pass the results so far to ``on_stop`` if the body is interrupted."""
-    try:
-        yield
-    except BaseException:
-        _call(on_stop, session.report())
-        raise
 
 
 @contextmanager
@@ -406,7 +390,14 @@ class Session:
             self.store.add(trial)
             self.search.tell(trial.spec, trial.cost)
             self.trials.append(trial)
-            yield self._make_progress()
+            yield TuningProgress(
+                len(self.trials),
+                self.n_trials,
+                trial,
+                next(iter(sort_trials(self.trials)), None),
+                self.roofline_s,
+                self._estimate_seconds_left(),
+            )
 
     def record(self, strategy: str) -> None:
         """Record the best of the finalists."""
@@ -457,16 +448,6 @@ class Session:
             return None
         costs = {trial.spec: trial.cost for trial in self.trials}
         return outcome.ratio * (costs[outcome.reference] if outcome.reference else 1)
-
-    def _make_progress(self) -> TuningProgress:
-        return TuningProgress(
-            len(self.trials),
-            self.n_trials,
-            self.trials[-1],
-            next(iter(sort_trials(self.trials)), None),
-            self.roofline_s,
-            self._estimate_seconds_left(),
-        )
 
     def _estimate_seconds_left(self) -> float:
         n_made = len(self.trials) - self.n_known

@@ -34,13 +34,13 @@ def main() -> None:
     channel = Channel()
     channel.end_with_parent()
     import_transforms(sys.argv[1:])
-    serve_requests(channel.requests(), channel.answer, _limit_trials)
 
+    def limit_trials(problem: TuningProblem) -> None:
+        # trials end this process before others run short of memory
+        if open_device(problem.device).device.kind == "cpu":
+            limit_memory(get_memory_limit_bytes())
 
-def _limit_trials(problem: TuningProblem) -> None:
-    """Limit memory, so that trials end this process before others run short."""
-    if open_device(problem.device).device.kind == "cpu":
-        limit_memory(get_memory_limit_bytes())
+    serve_requests(channel.requests(), channel.answer, limit_trials)
 
 
 def serve_requests(
@@ -103,16 +103,11 @@ def try_specs(bench: Bench, request: TrialRequest) -> tuple[TrialOutcome, ...]:
     """Try recipes one by one, or compare them in one run; one outcome for each."""
     if request.is_comparison:
         return _compare(bench, request.specs)
-    return tuple(_try_spec(bench, spec, request.reference) for spec in request.specs)
-
-
-def _try_spec(
-    bench: Bench, spec: TransformSpec, reference: TransformSpec | None
-) -> TrialOutcome:
-    outcome = _attempt(lambda: bench.trial(spec, reference), spec)
-    return (
-        _make_failure(spec, outcome) if isinstance(outcome, FeinsumError) else outcome
+    outcomes = (
+        (spec, _attempt(partial(bench.trial, spec, request.reference), spec))
+        for spec in request.specs
     )
+    return tuple(_make_outcome(spec, outcome) for spec, outcome in outcomes)
 
 
 def _compare(bench: Bench, specs: Sequence[TransformSpec]) -> tuple[TrialOutcome, ...]:
@@ -138,11 +133,14 @@ def _compare(bench: Bench, specs: Sequence[TransformSpec]) -> tuple[TrialOutcome
 
 
 def _make_outcome(
-    spec: TransformSpec, result: Measurement | FeinsumError
+    spec: TransformSpec, result: TrialOutcome | Measurement | FeinsumError
 ) -> TrialOutcome:
-    if isinstance(result, FeinsumError):
-        return _make_failure(spec, result)
-    return TrialOutcome(spec, OK, measurement=result)
+    match result:
+        case FeinsumError():
+            return TrialOutcome(spec, result.code, str(result))
+        case Measurement():
+            return TrialOutcome(spec, OK, measurement=result)
+    return result
 
 
 def _confirm_best(
@@ -169,10 +167,6 @@ def _attempt(work: Callable[[], T], *specs: TransformSpec) -> T | FeinsumError:
     except Exception as error:  # candidates may fail in any other way
         logger.exception("a trial of %s failed", ", ".join(map(str, specs)))
         return MeasurementError(f"{type(error).__name__}: {error}")
-
-
-def _make_failure(spec: TransformSpec, error: FeinsumError) -> TrialOutcome:
-    return TrialOutcome(spec, error.code, str(error))
 
 
 if __name__ == "__main__":

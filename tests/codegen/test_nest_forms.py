@@ -31,6 +31,7 @@ from feinsum.nests import (
 )
 from feinsum.nests.form import choose_n_chunks
 from feinsum.sparse import COO, random_profile, random_uniform, to_csf
+from tests.codegen.test_nests import LARGE, MTTKRP, nest_of
 from tests.nests.networks import KERNELS, expected, operands_of, path_of, random_nest
 from tests.portions import spread
 
@@ -57,6 +58,14 @@ def built(nest, sizes, form, *, n_chunks=3, dtype=np.float64):
     return compile_kernel(made, open_device("host"))
 
 
+def assert_right(nest, operands, form, rtol=1e-12, **options):
+    """A nest computes in a form what numpy does."""
+    found = computed(nest, operands, form, **options)
+    wanted = expected(nest.network, operands)
+    assert (found.shape, found.dtype) == (wanted.shape, options.get("dtype", "float64"))
+    assert np.allclose(found, wanted, rtol=rtol, atol=rtol), (str(nest), form)
+
+
 def forms_of(nest, sizes, **options):
     """Plain nests, threads alone, lanes alone, and more lanes with threads."""
     return {NestForm()} | {
@@ -76,12 +85,8 @@ def test_every_form_computes_what_numpy_computes(name):
     net = KERNELS[name]
     operands = operands_of(net, extent=SMALL.get(name, 5))
     nest = best(net, operands)
-    sizes = measure_sizes(net, operands)
-    wanted = expected(net, operands)
-    for form in forms_of(nest, sizes):
-        found = computed(nest, operands, form)
-        assert found.shape == wanted.shape
-        assert np.allclose(found, wanted, rtol=1e-12, atol=1e-12), form
+    for form in forms_of(nest, measure_sizes(net, operands)):
+        assert_right(nest, operands, form)
 
 
 @pytest.mark.parametrize("name", ["ttmc-3", "tttp", "mttkrp-4"])
@@ -89,7 +94,7 @@ def test_any_nest_has_right_forms(name):
     """Also one that nobody would choose: random paths and orders."""
     net = KERNELS[name]
     operands = operands_of(net, extent=4)
-    sizes, wanted = measure_sizes(net, operands), expected(net, operands)
+    sizes = measure_sizes(net, operands)
     rng = np.random.default_rng(7)
     for _ in range(2):
         nest = random_nest(net, rng)
@@ -97,8 +102,7 @@ def test_any_nest_has_right_forms(name):
             NestForm(index, 2) for index in find_lane_indices(nest)
         )}  # fmt: skip
         for form in forms:
-            found = computed(nest, operands, form)
-            assert np.allclose(found, wanted, rtol=1e-12, atol=1e-12), (str(nest), form)
+            assert_right(nest, operands, form)
 
 
 def ragged_patterns():
@@ -128,10 +132,8 @@ def test_ragged_patterns_are_right(subscripts):
     assert (chunked.lanes, chunked.is_chunked) == (4, True)
     sizes = Sizes(extents, (7, 99, 9999))
     kernel = built(nest, sizes, chunked, n_chunks=9)
-    for name, tree in ragged_patterns():
-        operands = [tree, *dense]
-        found = computed(nest, operands, chunked, n_chunks=9, kernel=kernel)
-        assert np.allclose(found, expected(net, operands), rtol=1e-12), name
+    for _, tree in ragged_patterns():
+        assert_right(nest, [tree, *dense], chunked, n_chunks=9, kernel=kernel)
 
 
 @pytest.mark.parametrize("order", [3, pytest.param(5, marks=pytest.mark.long)])
@@ -152,8 +154,7 @@ def test_mttkrp_of_all_modes_is_right(order):
         nest = best(net, operands)
         form = choose_form(nest, measure_sizes(net, operands), n_threads=2)
         assert form.lanes == min(4, 1 << (rank - 1).bit_length())
-        found = computed(nest, operands, form)
-        assert np.allclose(found, expected(net, operands), rtol=1e-12)
+        assert_right(nest, operands, form)
 
 
 def test_single_precision_has_twice_the_lanes():
@@ -163,9 +164,7 @@ def test_single_precision_has_twice_the_lanes():
     nest, sizes = best(net, operands), measure_sizes(net, operands)
     form = choose_form(nest, sizes, item_bytes=4, n_threads=2)
     assert form.lanes == 8
-    found = computed(nest, operands, form, dtype=np.float32)
-    assert found.dtype == np.float32
-    assert np.allclose(found, expected(net, operands), rtol=1e-5)
+    assert_right(nest, operands, form, rtol=1e-5, dtype=np.float32)
 
 
 def test_indices_of_64_bits_are_right():
@@ -206,9 +205,8 @@ def test_chunks_never_write_what_others_write():
 
     Rows without entries are each a chunk's, too.
     """
-    net = KERNELS["mttkrp-3"]
+    nest, net = MTTKRP, MTTKRP.network
     operands = operands_of(net, extent=12, nnz=12)
-    nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijka"), tuple("ija")))
     sizes = measure_sizes(net, operands)
     form = choose_form(nest, sizes, n_threads=2)
     assert form.is_chunked
@@ -244,9 +242,7 @@ def test_tiles_of_an_index_add_up(output, is_chunked):
     rng = np.random.default_rng(0)
     operands = [tree, rng.random((9, 11)), rng.random((7, 11))]
     nest = Nest(net, path_of(net, (0, 1), (3, 2)), (tuple("ijr"), tuple("ijr")))
-    form = NestForm("r", 2, is_chunked, tile=4)
-    found = computed(nest, operands, form)
-    assert np.allclose(found, expected(net, operands), rtol=1e-12)
+    assert_right(nest, operands, NestForm("r", 2, is_chunked, tile=4))
 
 
 def test_loops_nest_as_in_the_nest():
@@ -276,8 +272,7 @@ def test_copies_are_bounded_by_memory_and_by_work():
 
 def test_large_buffers_are_there_for_each_chunk_within_the_memory():
     """One of the size of the tree's extents; results are right."""
-    net = KERNELS["ttmc-3"]
-    nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijks"), tuple("irsj")))
+    nest = LARGE
     sizes = Sizes(dict.fromkeys("ijkrs", 40), (40, 900, 9000))
     form = choose_form(nest, sizes, n_threads=4)
     assert form.is_chunked
@@ -286,19 +281,16 @@ def test_large_buffers_are_there_for_each_chunk_within_the_memory():
     for room, is_chunked in ((n_bytes, True), (n_bytes - 1, False)):
         found = choose_form(nest, sizes, n_threads=4, copies_bytes=room)
         assert found.is_chunked == is_chunked
-    for orders in ((tuple("ijks"), tuple("irsj")), (tuple("ijks"), tuple("irjs"))):
-        nest = Nest(net, nest.path, orders)
-        operands = operands_of(net, extent=5)
-        form = choose_form(nest, measure_sizes(net, operands), n_threads=3)
+    for nest in (LARGE, nest_of("ttmc-3", "ijks", "irjs")):
+        operands = operands_of(nest.network, extent=5)
+        form = choose_form(nest, measure_sizes(nest.network, operands), n_threads=3)
         assert form.is_chunked
-        found = computed(nest, operands, form)
-        assert np.allclose(found, expected(net, operands), rtol=1e-12)
+        assert_right(nest, operands, form)
 
 
 def test_chunks_that_need_no_memory_are_several_for_a_thread():
     """And one if there are none, or if there is little to compute."""
-    net = KERNELS["mttkrp-3"]
-    nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijka"), tuple("ija")))
+    nest = MTTKRP
     sizes = Sizes(dict.fromkeys("ijka", 40), (40, 900, 9000))
     form = choose_form(nest, sizes, n_threads=4)
     assert choose_n_chunks(nest, form, sizes, 4) == 32
@@ -323,7 +315,7 @@ def test_threads_decide_about_the_nest():
 def test_forms_that_a_nest_does_not_have_are_refused():
     """With the rule ``nest``."""
     net = KERNELS["ttmc-3"]
-    nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijks"), tuple("ijrs")))
+    nest = nest_of("ttmc-3", "ijks", "ijrs")
     last = parse_network("ijk,ia,ja->ka")
     shared = Nest(last, path_of(last, (1, 2), (3, 0)), (tuple("ija"), tuple("ijka")))
     apart = Nest(net, path_of(net, (1, 2), (3, 0)), (tuple("jrks"), tuple("ijkrs")))
@@ -350,9 +342,7 @@ def test_forms_that_a_nest_does_not_have_are_refused():
 
 def test_sums_are_kept_in_vectors():
     """The code has vectors for the sums; after zeros, one store of them."""
-    net = KERNELS["mttkrp-3"]
-    nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijka"), tuple("ija")))
-    made = generate_nest(nest, {"a": 32}, form=NestForm("a", 4))
+    made = generate_nest(MTTKRP, {"a": 32}, form=NestForm("a", 4))
     kernel = made.default_entrypoint
     vectors = {
         name: kernel.get_var_descriptor(name).vector_length()
@@ -380,6 +370,5 @@ def test_the_lanes_of_a_sum_are_added_by_halves(dtype, lanes):
     code = lp.generate_code_v2(unit).device_code()
     assert code.count(f"= feinsum_sum_lanes_{dtype}x{lanes}(") == 1
     assert code.count("union {") == lanes.bit_length() - 2
-    found = computed(nest, operands, form, dtype=dtype)
-    tolerance = 1e-12 if dtype == "float64" else 1e-5
-    assert np.allclose(found, expected(net, operands), rtol=tolerance, atol=tolerance)
+    rtol = 1e-12 if dtype == "float64" else 1e-5
+    assert_right(nest, operands, form, rtol, dtype=dtype)

@@ -31,6 +31,19 @@ from tests.nests.networks import (
 )
 
 
+def nest_of(name, *orders):
+    """The nest of a kernel with the orders of loops, which multiplies by the last
+    operand first.
+    """
+    net = KERNELS[name]
+    return Nest(net, path_of(net, (0, 2), (3, 1)), tuple(map(tuple, orders)))
+
+
+MTTKRP = nest_of("mttkrp-3", "ijka", "ija")
+LARGE = nest_of("ttmc-3", "ijks", "irsj")
+"""Its buffer has the size of the tree's extents."""
+
+
 def operands_for(name):
     return operands_of(KERNELS[name], extent=4)
 
@@ -66,24 +79,21 @@ def test_the_result_is_read_only_where_others_add_to_it():
 
 def test_one_kernel_is_for_trees_of_every_size():
     """Extents and numbers of nodes are arguments."""
-    net = KERNELS["mttkrp-3"]
-    nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijka"), tuple("ija")))
-    kernel = built(nest, {"a": 5})
+    kernel = built(MTTKRP, {"a": 5})
     rng = np.random.default_rng(0)
     for shape, profile in [((9, 8, 7), (5, 20, 60)), ((50, 3, 40), (40, 90, 900))]:
         tree = random_profile(shape, profile, seed=1, skew=1.0)
         operands = [tree, rng.random((shape[1], 5)), rng.random((shape[2], 5))]
-        assert_right(kernel, nest, operands)
+        assert_right(kernel, MTTKRP, operands)
 
 
 def test_a_large_buffer_is_an_argument():
     """One whose size is that of the tree's extents, or of many entries."""
-    net = KERNELS["ttmc-3"]
-    nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijks"), tuple("irsj")))
+    net = LARGE.network
     operands = operands_of(net)
-    assert "X0" in make_nest_arguments(nest, operands)
-    assert_right(built(nest, measure_sizes(net, operands).extents), nest, operands)
-    private = Nest(net, nest.path, (tuple("ijks"), tuple("ijrs")))
+    assert "X0" in make_nest_arguments(LARGE, operands)
+    assert_right(built(LARGE, measure_sizes(net, operands).extents), LARGE, operands)
+    private = nest_of("ttmc-3", "ijks", "ijrs")
     assert "X0" not in make_nest_arguments(private, operands)
 
 
@@ -109,8 +119,7 @@ def test_other_dtypes_are_computed(dtype, tolerance):
 
 def test_indices_have_64_bits_where_the_tree_is_that_large():
     """By its nodes, or by an extent; other arrays do not matter."""
-    net = KERNELS["ttmc-3"]
-    nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijks"), tuple("irsj")))
+    nest = LARGE
     extents = dict.fromkeys("ijkrs", 10**6)
     assert choose_nest_index_dtype(nest, Sizes(extents, (9, 9, 9))) == np.int32
     assert choose_nest_index_dtype(nest, Sizes(extents, (9, 9, 2**31))) == np.int64
@@ -121,8 +130,7 @@ def test_indices_have_64_bits_where_the_tree_is_that_large():
 @pytest.mark.parametrize("form", [NestForm(), NestForm("s", 4, True, True)])
 def test_subscripts_have_64_bits(form):
     """Whatever the tree has: no number of the kernel is an int32."""
-    net = KERNELS["ttmc-3"]
-    nest = Nest(net, path_of(net, (0, 2), (3, 1)), (tuple("ijks"), tuple("ijrs")))
+    nest = nest_of("ttmc-3", "ijks", "ijrs")
     unit = generate_nest(nest, dict.fromkeys("rs", 8), index_dtype=np.int32, form=form)
     code = lp.generate_code_v2(unit).device_code()
     _, body = code.split("{", 1)

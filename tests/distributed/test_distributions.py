@@ -99,10 +99,11 @@ def test_redistribution_is_brute_force(transposed):
         if transposed:
             needed = replace(held, cuts=held.cuts[::-1])
         n_ranks = max(held.machine.n_processes, needed.machine.n_processes)
-        n_boxes += redistributed(held, needed, shape, n_ranks)
+        n_boxes += assert_redistributed(held, needed, shape, n_ranks)
 
 
-def redistributed(held, needed, shape, n_ranks) -> int:
+def assert_redistributed(held, needed, shape, n_ranks) -> int:
+    """Each entry comes to its targets; return the number of boxes that are sent."""
     places = map(tuple, held.machine.coordinates(n_ranks)[:, list(held.copied_axes)])
     known = {}
     labels = np.array([known.setdefault(place, len(known)) for place in places])

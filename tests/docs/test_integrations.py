@@ -8,7 +8,9 @@ import subprocess
 import sys
 import warnings
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from feinsum.canonical import canonicalize
@@ -88,7 +90,11 @@ def test_a_kernel_of_one_cell_gets_a_recipe():
 def test_gradients_are_einsums(position, library):
     """Of tensors, and in a compiled program."""
     pytest.importorskip(library, reason=f"{library} is not installed")
-    exec(fenced(section(PAGE, "torch and JAX"), "python")[position], {})
+    names: dict[str, Any] = {}
+    exec(fenced(section(PAGE, "torch and JAX"), "python")[position], names)
+    matrix = names["A"]
+    gradient = matrix.grad if library == "torch" else names["gradient"](matrix)
+    np.testing.assert_allclose(gradient, np.broadcast_to(names["x"], (3, 4)))
 
 
 @pytest.mark.usefixtures("usual_calls")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import comb
 
 import loopy as lp
 
-from tests.raising.local_kernels import Line, local_kernel
+from tests.raising.local_kernels import Line, factorized_mass_action, local_kernel
 
-__all__ = ["CELLS", "FORMS", "Cell"]
+__all__ = ["CELLS", "FORMS", "KERNELS", "Cell"]
 
 
 @dataclass(frozen=True)
@@ -193,4 +194,15 @@ FORMS: dict[str, Callable[[Cell, int], lp.TranslationUnit]] = {
     "mass": mass,
     "Laplace": laplace,
     "Helmholtz action": helmholtz_action,
+}
+
+KERNELS: dict[str, Callable[[], lp.TranslationUnit]] = {
+    f"{name} of order {order}": partial(make, CELLS["triangle"], order)
+    for name, make in FORMS.items()
+    for order in (1, 2, 3)
+} | {
+    f"factorized mass action of order {order}": partial(
+        factorized_mass_action, order + 2, order + 1
+    )
+    for order in (1, 2, 3)
 }

@@ -12,13 +12,24 @@ from functools import partial
 
 import loopy as lp
 
-from tests.raising.local_kernels import INVERSE, JACOBIAN, Line, local_kernel
+from tests.raising.local_kernels import Line, local_kernel
 
 __all__ = ["STOKES"]
 
 N_POINTS, N_VELOCITY, N_PRESSURE = 6, 6, 3
 N_COMPONENTS = 2 * N_VELOCITY
 """Where pressures begin in an output with both."""
+
+JACOBIAN: list[Line] = [
+    ("t0 = -1.0*coords[0]", ""), ("t1 = t0 + coords[2]", ""),
+    ("t2 = -1.0*coords[1]", ""), ("t3 = t2 + coords[5]", ""),
+    ("t4 = t0 + coords[4]", ""), ("t5 = t2 + coords[3]", ""),
+    ("t6 = t1*t3 + -1.0*t4*t5", ""), ("t7 = fabs(t6)", ""),
+]  # fmt: skip
+INVERSE: list[Line] = [
+    ("t8 = 1.0 / t6", ""), ("t9 = t3*t8", ""), ("t10 = -1.0*t5*t8", ""),
+    ("t11 = -1.0*t4*t8", ""), ("t12 = t1*t8", ""),
+]  # fmt: skip
 
 SLOPES: list[Line] = [
     *JACOBIAN,

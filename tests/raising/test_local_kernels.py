@@ -1,6 +1,6 @@
 """Kernels of one cell, as a form compiler writes them, are einsums.
 
-On triangles, by the functions that it calls; and on four shapes of cells.
+On triangles, and on three other shapes of cells.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import pytest
 
 from feinsum import raise_kernel
 from tests.portions import spread
-from tests.raising.cells import CELLS, FORMS
+from tests.raising.cells import CELLS, FORMS, KERNELS
 from tests.raising.interpreter import run, run_raised
-from tests.raising.local_kernels import KERNELS, arguments
+from tests.raising.local_kernels import arguments
 from tests.raising.stokes import STOKES
 from tests.transforms.support import LOOPY_WARNINGS
 
@@ -23,9 +23,9 @@ pytestmark = LOOPY_WARNINGS
 
 N_NESTS = {
     "mass": 1,
-    "stiffness": 2,
-    "helmholtz_action": 4,
-    "factorized_mass_action": 4,
+    "Laplace": 2,
+    "Helmholtz action": 4,
+    "factorized mass action": 4,
     "velocities": 6,
     "divergence": 2,
     "all blocks": 10,
@@ -39,7 +39,7 @@ def test_all_loops_of_a_cell_are_einsums(name):
     """What is left are scalars outside of all loops; the result is the kernel's."""
     unit = ALL[name]()
     raised = raise_kernel(unit)
-    assert len(raised.raised) == N_NESTS.get(name, N_NESTS.get(name.split()[0]))
+    assert len(raised.raised) == N_NESTS[name.split(" of ")[0]]
     kernel = raised.t_unit.default_entrypoint
     for refused in raised.refused:
         assert refused.rule == "no-operand"
@@ -47,7 +47,7 @@ def test_all_loops_of_a_cell_are_einsums(name):
     assert_same(unit, raised)
 
 
-@pytest.mark.parametrize(("form", "cell"), spread(product(FORMS, CELLS), 4))
+@pytest.mark.parametrize(("form", "cell"), spread(product(FORMS, [*CELLS][1:]), 4))
 def test_the_sums_over_functions_are_raised(form, cell):
     """What is refused has no loop over functions; the result is the kernel's."""
     unit = FORMS[form](CELLS[cell], 1)
@@ -90,4 +90,4 @@ def test_outputs_that_add_to_what_is_there_keep_it():
     (nest,) = raised.raised
     assert [str(shift) for shift in nest.shift] == ["A[j, k]"]
     bodies = {function.body for function in nest.functions.values()}
-    assert bodies == {"p0[_0, _1]", "w0[_0]"}
+    assert bodies == {"p[_0, _1]", "w[_0]"}

@@ -125,7 +125,7 @@ def test_the_fastest_form_is_taken(
     are about as fast it is always the same one.
     """
     monkeypatch.setattr(KernelTrials, "verify_together", lambda *_: None)
-    unit = wrapped("Helmholtz action", "triangle", 1)
+    unit = wrapped("mass", "triangle", 1)
     oracle.says(**{"width=4": batch_4, "width=8": batch_8, "@": called})
     made = predicted(unit, **TIMED)
     assert made.is_changed == (expected is not None)

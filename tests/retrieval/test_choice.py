@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from feinsum import retrieve
-from feinsum.canonical import canonicalize
 from feinsum.errors import (
     RecordNotFoundError,
 )
@@ -19,7 +17,6 @@ from feinsum.transforms import REGISTRY, Transform
 from tests.db.factories import make_device
 from tests.retrieval.facts import fact, fact_of, here
 from tests.retrieval.kernels import (
-    contraction,
     reduction,
 )
 from tests.retrieval.support import (
@@ -27,23 +24,6 @@ from tests.retrieval.support import (
     given,
     why_unchanged,
 )
-
-
-def test_a_fact_of_another_workload_is_never_applied(caplog):
-    """A record whose text differs under the same key is refused and logged."""
-    example = reduction()
-    record = replace(
-        fact_of(example), workload_text=canonicalize(contraction().einsum).text
-    )
-    with caplog.at_level(logging.ERROR, "feinsum.retrieval"):
-        text = why_unchanged(example.kernel, database=given(record))
-    assert "no fact is recorded" in text
-    assert record.id in caplog.text
-    assert record.workload_text in caplog.text
-    good = fact_of(example)
-    found = look_up(example.kernel, database=given(record, good))
-    assert found.nests[0].match.ranking == (good,)
-    assert query(example.einsum, database=given(record)).level == MatchLevel.MISS
 
 
 def _breaks(t_unit, nest, parameters):

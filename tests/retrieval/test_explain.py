@@ -13,7 +13,7 @@ from feinsum.errors import RecordNotFoundError, StoreUnavailableError
 from feinsum.measure.own import mark_as_own
 from feinsum.raising import raise_kernel
 from feinsum.records import InMemoryStore, TransformSpec
-from feinsum.retrieval import look_up, query
+from feinsum.retrieval import look_up
 from tests.retrieval.facts import fact, fact_of
 from tests.retrieval.kernels import gradients, mixed, reduction, squares, two_nests
 from tests.retrieval.support import given
@@ -166,10 +166,3 @@ def test_every_nest_is_listed(make, raised, refused):
     assert len(re.findall(r"^raised: ", text, re.MULTILINE)) == raised
     assert len(re.findall(r"^not raised: ", text, re.MULTILINE)) == refused
     assert len(re.findall(r"^key: ", text, re.MULTILINE)) == raised
-
-
-def test_a_wrong_policy_is_refused():
-    """A policy that does not exist is an error of the caller."""
-    for call, what in ((explain, reduction().kernel), (query, reduction().einsum)):
-        with pytest.raises(ValueError, match="expected one of strict, default, loose"):
-            call(what, database=InMemoryStore(), policy="lax")

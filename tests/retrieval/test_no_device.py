@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
@@ -32,25 +30,17 @@ except DeviceUnavailableError:
 """
 
 
-@pytest.mark.parametrize(
-    ("variables", "words"),
-    [
-        ({"FEINSUM_DEVICE": "Cray-1"}, "no device that works matches 'Cray-1'"),
-        (
-            {
-                "FEINSUM_CC": "/nowhere/cc",
-                "OCL_ICD_VENDORS": "/nowhere/none.icd",
-                "FEINSUM_DEVICE": "",
-            },
-            "no device works here: opencl: no device is found",
-        ),
-    ],
-)
-def test_without_a_device_a_build_goes_on(tmp_path, variables, words):
-    """No such device, or no platform at all: the very kernel, and the reason."""
+def test_without_a_device_a_build_goes_on(tmp_path):
+    """The very kernel comes back, and the reason is told."""
+    words = "no device works here: opencl: no device is found"
+    nothing = {
+        "FEINSUM_CC": "/nowhere/cc",
+        "OCL_ICD_VENDORS": "/nowhere/none.icd",
+        "FEINSUM_DEVICE": "",
+    }
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "facts.sqlite")],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **nothing},
         cwd=ROOT,
         capture_output=True,
         text=True,

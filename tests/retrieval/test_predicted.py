@@ -21,6 +21,7 @@ from feinsum.transforms import find_transform, list_configurations
 from tests.loopy_kernels import build_kernel
 from tests.retrieval.facts import fact, here
 from tests.retrieval.recipes import first_recipe
+from tests.retrieval.support import given, predicted
 from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
@@ -35,7 +36,7 @@ def kernel():
 
 def test_a_kernel_of_which_nothing_is_recorded_gets_a_predicted_recipe(kernel):
     """It computes what the kernel computes; the explanation says where it is from."""
-    found = look_up(kernel, database=InMemoryStore(), effort="estimate", device="host")
+    found = predicted(kernel)
     (nest,) = found.nests
     assert nest.match.level == MatchLevel.PREDICTED
     assert found.applied == nest.match.recipes[:1]
@@ -60,34 +61,36 @@ def test_without_predictions_it_stays_as_it_is(kernel, options):
 def test_what_is_recorded_goes_before_what_is_predicted(kernel):
     """Whatever costs expect of it."""
     recipe = first_recipe(canonicalize(MATMUL).einsum)
-    store = InMemoryStore()
-    store.add(fact(MATMUL, recipe))
-    found = look_up(kernel, database=store, effort="estimate", device="host")
+    found = predicted(kernel, database=given(fact(MATMUL, recipe)))
     assert found.nests[0].match.level < MatchLevel.PREDICTED
     assert found.applied == (recipe,)
+
+
+def another_processor(is_foreign):
+    """This machine with a processor of another model, or microarchitecture."""
+    device = here().device
+    name = "made up" if is_foreign else device.processor.microarchitecture
+    there = replace(device.processor, microarchitecture=name, model=-7)
+    return replace(here(), device=replace(device, processor=there))
 
 
 @pytest.mark.parametrize("is_foreign", [True, False])
 def test_a_slow_recipe_of_another_microarchitecture_comes_second(kernel, is_foreign):
     """If the prediction is of its family; what such a processor measured is known."""
-    empty = look_up(kernel, database=InMemoryStore(), effort="estimate", device="host")
-    (predicted,) = empty.applied
-    family = find_transform(predicted.name, predicted.version)
+    empty = predicted(kernel)
+    (first,) = empty.applied
+    family = find_transform(first.name, first.version)
     form, device = canonicalize(MATMUL), here().device
     slow = next(
         spec
         for spec in list_configurations(family, form.einsum)
-        if is_outdone(form.einsum, {}, device, spec, predicted)
+        if is_outdone(form.einsum, {}, device, spec, first)
         and has_vectors(spec, form.einsum, device)
     )
-    name = "made up" if is_foreign else device.processor.microarchitecture
-    there = replace(device.processor, microarchitecture=name, model=-7)
-    environment = replace(here(), device=replace(device, processor=there))
-    store = InMemoryStore()
-    store.add(fact(MATMUL, slow, environment=environment))
-    found = look_up(kernel, database=store, effort="estimate", device="host")
+    store = given(fact(MATMUL, slow, environment=another_processor(is_foreign)))
+    found = predicted(kernel, database=store)
     specs = [one.recipe.spec for one in found.nests[0].candidates]
-    assert specs[:2] == ([predicted, slow] if is_foreign else [slow, predicted])
+    assert specs[:2] == ([first, slow] if is_foreign else [slow, first])
 
 
 REMOVED = (
@@ -103,15 +106,13 @@ REMOVED = (
 @pytest.mark.parametrize("text", REMOVED)
 def test_a_fact_of_a_family_that_was_removed_is_skipped(kernel, text, is_foreign):
     """Whoever recorded it; the next recipe is used, and one reason is given."""
-    removed, device = TransformSpec.parse(text), here().device
+    removed, environment = TransformSpec.parse(text), another_processor(is_foreign)
     usable = first_recipe(canonicalize(MATMUL).einsum)
-    name = "made up" if is_foreign else device.processor.microarchitecture
-    there = replace(device.processor, microarchitecture=name, model=-7)
-    environment = replace(here(), device=replace(device, processor=there))
-    store = InMemoryStore()
-    store.add(fact(MATMUL, removed, environment=environment, speedup=9.0))
-    store.add(fact(MATMUL, usable, environment=environment, speedup=5.0))
-    found = look_up(kernel, database=store, effort="estimate", device="host")
+    facts = [
+        fact(MATMUL, spec, environment=environment, speedup=speedup)
+        for spec, speedup in ((removed, 9.0), (usable, 5.0))
+    ]
+    found = predicted(kernel, database=given(*facts))
     assert found.applied == (usable,)
     assert [spec for spec, _ in found.nests[0].failures] == [removed]
     assert str(found).count(f"skipped {removed}") == 1
@@ -119,13 +120,7 @@ def test_a_fact_of_a_family_that_was_removed_is_skipped(kernel, text, is_foreign
 
 def test_several_predictions_are_candidates(kernel):
     """One after the other, each recipe once, the better levels first."""
-    found = look_up(
-        kernel,
-        database=InMemoryStore(),
-        effort="estimate",
-        policy="loose",
-        device="host",
-    )
+    found = predicted(kernel, policy="loose")
     levels = [one.match.level for one in found.nests[0].candidates]
     assert levels == sorted(levels)
     assert levels.count(MatchLevel.PREDICTED) == N_PREDICTED
@@ -183,9 +178,7 @@ def test_a_kernel_of_functions_gets_a_prediction_too():
         lp.ValueArg("alpha", np.float64),
         target=HostCTarget(),
     )
-    found = feinsum.retrieve(
-        t_unit, database=InMemoryStore(), effort="estimate", device="host"
-    )
+    found = predicted(t_unit).t_unit
     assert found is not t_unit
     rng = np.random.default_rng(0)
     A, C, x = rng.random((90, 40)), rng.random((90, 40)), rng.random(40)

@@ -8,7 +8,7 @@ import loopy as lp
 import numpy as np
 import pytest
 
-from feinsum import array, autotune, einsum, record_facts, retrieve
+from feinsum import array, autotune, einsum, explain, record_facts, retrieve
 from feinsum.canonical import canonicalize
 from feinsum.db import open_store
 from feinsum.errors import (
@@ -64,8 +64,12 @@ def test_a_miss_can_be_silent_or_an_error():
 def test_a_wrong_option_is_refused(options):
     """A choice that does not exist is an error of the caller, whatever is known."""
     (name,) = options
-    with pytest.raises(InvalidOptionError, match=f"{name} is .*expected one of"):
-        retrieve(reduction().kernel, database=InMemoryStore(), **options)
+    calls = {retrieve: reduction().kernel}
+    if name == "policy":
+        calls |= {explain: reduction().kernel, query: reduction().einsum}
+    for call, subject in calls.items():
+        with pytest.raises(InvalidOptionError, match=f"{name} is .*expected one of"):
+            call(subject, database=InMemoryStore(), **options)
 
 
 # something is known

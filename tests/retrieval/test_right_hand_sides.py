@@ -17,21 +17,20 @@ from feinsum import extras
 from feinsum.measure.verdicts import Verdict, VerificationRequest
 from feinsum.memory import use_fresh_memory
 from feinsum.raising import raise_kernel
-from feinsum.records import OK, InMemoryStore
-from feinsum.retrieval import einsum_trials, look_up, verifiers
+from feinsum.records import OK
+from feinsum.retrieval import einsum_trials, verifiers
 from feinsum.retrieval.generating import find_duplicates
 from tests.docs.pages import ROOT
 from tests.raising.right_hand_sides import arguments, wave
 from tests.raising.test_programs import on_device
 from tests.retrieval.facts import fact, here
 from tests.retrieval.oracle import Oracle
+from tests.retrieval.support import predicted
 from tests.transforms.support import LOOPY_WARNINGS
 from tests.tune import odd_transforms
 from tests.tune.odd_transforms import odd_einsum, odd_spec
 
 pytestmark = LOOPY_WARNINGS
-
-ESTIMATED = {"device": "host", "effort": "estimate"}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,7 @@ def unit():
 
 @pytest.fixture(scope="module")
 def found(unit):
-    return look_up(unit, database=InMemoryStore(), verify=False, **ESTIMATED)
+    return predicted(unit)
 
 
 def test_every_nest_gets_a_recipe_and_the_result_is_right(unit, found):
@@ -95,8 +94,7 @@ def test_all_nests_are_tried_in_one_kernel(unit, verified, monkeypatch):
             ("generic", "rowwise", "packed", "blocked", "unroll"), (1e-3, 1e-2)
         )
     )
-    options = {**ESTIMATED, "policy": "loose"}
-    made = look_up(unit, database=InMemoryStore(), verify=True, **options)
+    made = predicted(unit, verify=True, policy="loose")
     assert len(made.applied) == 17
     assert len(verified.compared) == 1
     assert not verified.asked

@@ -95,6 +95,21 @@ def elsewhere(**changes):
     return replace(here(), **(changes or {"driver_version": "another"}))
 
 
+def sent():
+    """A store with a recipe that was measured elsewhere."""
+    return given(fact_of(reduction(), environment=elsewhere()))
+
+
+def odd_fact(name, speedup=10.0, size=4, **options):
+    """A fact about an odd transform."""
+    return fact(odd_einsum(), odd_spec(name, size), speedup=speedup, **options)
+
+
+def look_up_odd(*facts):
+    """What is found for the kernel of the odd einsum with these facts."""
+    return look_up(generate_loopy(odd_einsum()), database=given(*facts))
+
+
 def found(store, **options):
     (nest,) = look_up(reduction().kernel, database=store, **options).nests
     return nest
@@ -107,7 +122,7 @@ def test_a_recipe_from_elsewhere_is_verified_once(
     another version of anything it is verified again.
     """
     example = reduction()
-    store = given(fact_of(example, environment=elsewhere()))
+    store = sent()
     first = found(store)
     assert first.judgement.startswith("verified and timed on this machine at 20")
     assert (len(oracle.asked), len(oracle.compared)) == (0, 1)
@@ -172,9 +187,9 @@ def test_a_mark_is_of_one_machine_and_outlives_the_process(no_process, monkeypat
 @pytest.mark.usefixtures("odd")
 def test_what_is_no_faster_here_is_not_served_here(oracle, times):
     """However fast it was elsewhere; the next candidate is tried."""
-    slow = fact(odd_einsum(), odd_spec("odd_slow"), speedup=1e30)
+    slow = odd_fact("odd_slow", 1e30)
     oracle.says(odd_slow=times, odd_right=(1e-3, 2e-3))
-    good = fact(odd_einsum(), odd_spec("odd_right"), speedup=2.0)
+    good = odd_fact("odd_right", 2.0)
     kernel = generate_loopy(odd_einsum())
     alone = look_up(kernel, database=given(slow))
     assert alone.t_unit is kernel
@@ -190,11 +205,6 @@ def executable(**sizes):
         warnings.simplefilter("ignore", DeprecationWarning)  # of codepy
         unit = reduction().kernel.copy(target=lp.ExecutableCTarget())
     return lp.fix_parameters(unit, **sizes)
-
-
-def sent():
-    """A store with a recipe for it that was measured elsewhere."""
-    return given(fact_of(reduction(), environment=elsewhere()))
 
 
 def test_a_recipe_is_used_if_it_is_faster_than_the_given_kernel(oracle):
@@ -276,11 +286,10 @@ def test_where_the_given_kernel_cannot_be_timed_the_generated_one_decides(
 @pytest.mark.usefixtures("odd")
 def test_a_promise_that_is_not_kept_ends_no_search(oracle):
     """The others are tried as well, and the best that was seen here is taken."""
-    liar = fact(odd_einsum(), odd_spec("odd_slow"), speedup=1e9)
-    good = fact(odd_einsum(), odd_spec("odd_right"), speedup=5.0)
+    liar = odd_fact("odd_slow", 1e9)
+    good = odd_fact("odd_right", 5.0)
     oracle.says(odd_slow=(4.5e6, 5e6), odd_right=(1e6, 5e6))
-    kernel = generate_loopy(odd_einsum())
-    found = look_up(kernel, database=given(liar, good))
+    found = look_up_odd(liar, good)
     (nest,) = found.nests
     assert nest.applied == good.spec
     assert nest.judgement.endswith("; 5 times were claimed")
@@ -328,9 +337,9 @@ def test_what_is_kept_displaces_no_better_one_that_is_known(oracle):
     slower here than what was seen before. What was tuned here goes before what a
     verification timed: a tuning measures at the sizes in use.
     """
-    good = fact(odd_einsum(), odd_spec("odd_right"), speedup=5.0)
-    own_one = fact(odd_einsum(), odd_spec("odd_right", 8), speedup=4.0)
-    liar = fact(odd_einsum(), odd_spec("odd_slow"), speedup=7.0)
+    good = odd_fact("odd_right", 5.0)
+    own_one = odd_fact("odd_right", 4.0, size=8)
+    liar = odd_fact("odd_slow", 7.0)
     oracle.says(odd_slow=(1e-3, 4e-3), odd_right=(1e-3, 5e-3))
     kernel = generate_loopy(odd_einsum())
     assert look_up(kernel, database=given(good)).applied == (good.spec,)
@@ -344,8 +353,8 @@ def test_what_is_kept_displaces_no_better_one_that_is_known(oracle):
 def test_one_retrieval_tries_few_and_the_next_one_goes_on(oracle, monkeypatch):
     """What was tried is remembered; nothing is kept before all that matters is."""
     monkeypatch.setattr(search, "N_NEW", 1)
-    wrong = fact(odd_einsum(), odd_spec("odd_double"), speedup=9.0)
-    good = fact(odd_einsum(), odd_spec("odd_right"), speedup=5.0)
+    wrong = odd_fact("odd_double", 9.0)
+    good = odd_fact("odd_right", 5.0)
     oracle.says(odd_double="wrong-result", odd_right=(1e-3, 5e-3))
     kernel, store = generate_loopy(odd_einsum()), given(wrong, good)
     first = look_up(kernel, database=store)
@@ -364,14 +373,13 @@ def test_a_time_near_the_least_that_is_claimed_ends_the_search(oracle, is_near):
     """The given kernel may be ahead of the one that speed-ups are over. What is no
     faster than what others claim ends no search, be it as fast as itself claims.
     """
-    first = fact(odd_einsum(), odd_spec("odd_slow"), speedup=100.0)
+    first = odd_fact("odd_slow", 100.0)
     quick = replace(first.measurement, samples_s=(1e-30,), baseline_s=(5e-30,))
-    other = fact(odd_einsum(), odd_spec("odd_right"), speedup=5.0)
+    other = odd_fact("odd_right", 5.0)
     if not is_near:
         other = replace(other, measurement=quick)
     oracle.says(odd_slow=(1e-9, 2e-9), odd_right=(1e-9, 3e-9))
-    kernel = generate_loopy(odd_einsum())
-    found = look_up(kernel, database=given(first, other))
+    found = look_up_odd(first, other)
     assert len(oracle.compared) == (1 if is_near else 2)
     assert found.is_settled
 
@@ -380,11 +388,11 @@ def test_a_time_near_the_least_that_is_claimed_ends_the_search(oracle, is_near):
 def test_after_a_while_one_that_is_faster_is_enough(oracle, monkeypatch):
     """What claims more is tried by the next retrieval; a slow one is no result."""
     monkeypatch.setattr(search, "SEARCH_S", 0.0)
-    slow = fact(odd_einsum(), odd_spec("odd_slow"), speedup=90.0)
-    good = fact(odd_einsum(), odd_spec("odd_right"), speedup=30.0)
-    last = fact(odd_einsum(), odd_spec("odd_right", 8), speedup=7.0)
+    slow = odd_fact("odd_slow", 90.0)
+    good = odd_fact("odd_right", 30.0)
+    last = odd_fact("odd_right", 7.0, size=8)
     oracle.says(odd_slow=(2e6, 1e6), odd_right=(1e6, 2e6))
-    found = look_up(generate_loopy(odd_einsum()), database=given(slow, good, last))
+    found = look_up_odd(slow, good, last)
     assert found.applied == (good.spec,)
     assert not found.is_settled
     assert len(oracle.asked) == 2
@@ -413,7 +421,7 @@ def test_the_log_is_told_once_of_many_that_fail(oracle, caplog):
 def test_off_is_off(no_process, monkeypatch):
     """By argument or by variable nothing is verified; the argument goes first."""
     no_process()
-    store = given(fact_of(reduction(), environment=elsewhere()))
+    store = sent()
     words = "not verified on this machine: verification is off"
     assert found(store, verify=False).judgement == words
     monkeypatch.setenv(request.VERIFY_VARIABLE, "off")
@@ -426,7 +434,7 @@ def test_a_kept_kernel_that_was_not_verified_is_not_given_to_those_who_verify(
 ):
     """The switch is a part of what a retrieval is known by."""
     example = reduction()
-    store = given(fact_of(example, environment=elsewhere()))
+    store = sent()
     assert retrieved(example.kernel, database=store, verify=False) != example.kernel
     no_process()
     assert "trial-crashed" in why_unchanged(example.kernel, database=store)
@@ -461,8 +469,8 @@ def test_a_recipe_that_fails_is_skipped(name, words):
 def test_a_recipe_that_hangs_is_stopped(monkeypatch):
     """After the time limit the process and all that it started are ended."""
     monkeypatch.setattr(search, "LIMIT_S", 1.0)
-    hanging = fact(odd_einsum(), odd_spec("odd_sleeps"), environment=elsewhere())
-    (nest,) = look_up(generate_loopy(odd_einsum()), database=given(hanging)).nests
+    hanging = odd_fact("odd_sleeps", environment=elsewhere())
+    (nest,) = look_up_odd(hanging).nests
     assert "no answer within 1 s" in nest.why_unchanged
 
 
@@ -470,16 +478,14 @@ def test_a_recipe_that_wants_too_much_memory_is_skipped(monkeypatch):
     """The process may take so much and no more."""
     for module in (einsum_trials, kernel_trials):
         monkeypatch.setattr(module, "MEMORY_BYTES", 2**24)
-    store = given(fact_of(reduction(), environment=elsewhere()))
-    assert found(store).applied is None
+    assert found(sent()).applied is None
 
 
 def test_without_time_the_rest_is_skipped(no_process, monkeypatch):
     """One retrieval spends no more than its budget."""
     no_process()
     monkeypatch.setattr(search, "BUDGET_S", 0.0)
-    store = given(fact_of(reduction(), environment=elsewhere()))
-    assert "1 more recipes were not tried" in found(store).why_unchanged
+    assert "1 more recipes were not tried" in found(sent()).why_unchanged
 
 
 def verdicts_in(kept):
@@ -503,7 +509,7 @@ def test_what_may_pass_is_forgotten_after_a_day(kept, no_process, code, age):
     wrong result is not.
     """
     no_process()
-    store = given(fact_of(reduction(), environment=elsewhere()))
+    store = sent()
     found(store)
     keys = verdicts_in(kept)
     assert len(keys) == 2  # of the kernel, and of its einsum
@@ -523,7 +529,7 @@ def test_what_may_pass_is_forgotten_after_a_day(kept, no_process, code, age):
 def test_a_damaged_memory_is_no_memory(kept, no_process, content):
     """What does not read as a verdict is found out anew."""
     no_process()
-    store = given(fact_of(reduction(), environment=elsewhere()))
+    store = sent()
     found(store)
     keys = verdicts_in(kept)
     for key in keys:
@@ -537,8 +543,8 @@ def test_a_damaged_memory_is_no_memory(kept, no_process, content):
 @pytest.mark.usefixtures("odd")
 def test_a_recipe_of_others_is_remembered_by_this_process_alone(kept):
     """Their source may change under one name and version."""
-    good = fact(odd_einsum(), odd_spec("odd_right"), environment=elsewhere())
-    (nest,) = look_up(generate_loopy(odd_einsum()), database=given(good)).nests
+    good = odd_fact("odd_right", environment=elsewhere())
+    (nest,) = look_up_odd(good).nests
     assert "odd_right" in str(nest.applied or nest.failures[0][0])
     assert not verdicts_in(kept)
     assert (
@@ -572,8 +578,8 @@ def test_a_loose_policy_has_a_recipe_for_everything(monkeypatch):
 @pytest.mark.usefixtures("odd")
 def test_a_recipe_is_timed_in_the_process_that_verifies_it():
     """One that is slow beyond doubt is not served, however fast it is said to be."""
-    slow = fact(odd_einsum(), odd_spec("odd_slow"), speedup=1e30)
-    (nest,) = look_up(generate_loopy(odd_einsum()), database=given(slow)).nests
+    slow = odd_fact("odd_slow", 1e30)
+    (nest,) = look_up_odd(slow).nests
     assert nest.applied is None
     assert "timed on this machine" in nest.failures[0][1]
 

@@ -49,6 +49,10 @@ HINTED = [
 @pytest.mark.parametrize(("transform", "hints"), HINTED)
 def test_kernels_with_hints_are_right(transform, hints, cpu):
     """On every device of the processor, at sizes that no block divides."""
+    assert_right_with_hints(transform, hints, cpu)
+
+
+def assert_right_with_hints(transform, hints, cpu):
     e = EINSUMS[REDUCTION]
     case = generated(e)
     spec = configured(transform, e, **hints)
@@ -62,7 +66,7 @@ def test_every_compiler_takes_them(transform, hints, command, monkeypatch):
     if not shutil.which(command):
         pytest.skip(f"{command} is not installed")
     monkeypatch.setenv("FEINSUM_CC", f"{command} -Wall -Werror=unknown-pragmas")
-    test_kernels_with_hints_are_right(transform, hints, HOST)
+    assert_right_with_hints(transform, hints, HOST)
 
 
 def test_hints_stand_in_the_code():

@@ -12,26 +12,18 @@ import pytest
 from feinsum.transforms import REGISTRY
 from feinsum.transforms.plugins import VARIABLE
 from tests.db.conftest import public_folder
+from tests.retrieval.conftest import _private_compiler_cache
 from tests.tune import odd_transforms
 from tests.tune.odd_transforms import ODD
 
 __all__ = [
+    "_private_compiler_cache",
     "living_in_session",
     "public_folder",
     "registered",
 ]
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _private_compiler_cache(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[None]:
-    """Caches shared between test processes have crashed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("POCL_CACHE_DIR", str(tmp_path_factory.mktemp("pocl")))
-        yield
 
 
 @pytest.fixture(scope="package", autouse=True)

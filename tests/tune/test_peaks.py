@@ -33,23 +33,15 @@ class Meter:
         return make_peaks(opencl.device)
 
 
-def test_limits_are_measured_once_per_device():
-    """One measurement a device, whatever the order of the calls."""
-    store, meter = InMemoryStore(), Meter()
+def test_limits_are_measured_once_per_device(tmp_path):
+    """One measurement a device, whatever the order of the calls and the process."""
+    meter = Meter()
     devices = [FakeDevice(make_device(n)) for n in (0, 1)]
     for opencl in [*devices, *reversed(devices)]:
-        found = get_peaks(opencl, store, measure=meter)
-        assert found == store.peaks(opencl.device.id) == make_peaks(opencl.device)
-    assert meter.calls == [opencl.device.id for opencl in devices]
-
-
-def test_limits_outlive_the_process(tmp_path):
-    """What one store measured, another one of the same database reads."""
-    meter = Meter()
-    for _ in range(2):
         with open_store(tmp_path / "facts.sqlite") as store:
-            get_peaks(FakeDevice(make_device()), store, measure=meter)
-    assert len(meter.calls) == 1
+            found = get_peaks(opencl, store, measure=meter)
+            assert found == store.peaks(opencl.device.id) == make_peaks(opencl.device)
+    assert meter.calls == [opencl.device.id for opencl in devices]
 
 
 def test_a_failed_measurement_stores_nothing():

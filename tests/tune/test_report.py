@@ -190,6 +190,7 @@ def read(page):
         return answer.read().decode()
 
 
+@pytest.mark.usefixtures("trials_here")
 def test_the_page_has_every_trial_once_it_is_made():
     """While the tuning runs; at the end, the finalists stand there as well."""
     seen = []

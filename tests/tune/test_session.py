@@ -17,6 +17,7 @@ from feinsum.measure import open_device
 from feinsum.records import InMemoryStore, MatchLevel
 from feinsum.tuning import IsolatedBench, TrialOutcome, make_problem, tune_einsum
 from feinsum.tuning.recording import find_trials, make_trial
+from feinsum.tuning.search import ConfigurationSearch
 from feinsum.tuning.tuning import Session
 from tests.db.factories import make_environment, make_measurement
 from tests.older import older_key
@@ -31,7 +32,6 @@ TUNES_AND_HANGS = """
 import sys, time
 from feinsum.transforms import REGISTRY
 from feinsum.tuning import tune_einsum
-from tests.tune.bench_here import BenchHere
 from tests.tune.odd_transforms import odd_einsum
 
 for name, version in [*REGISTRY]:
@@ -81,6 +81,7 @@ def wait_for_trials(path, n, process):
     raise AssertionError(f"no {n} trials; exit code {process.poll()}")
 
 
+@pytest.mark.usefixtures("trials_here")
 def test_a_killed_tuning_goes_on(registered, tmp_path):
     """After SIGKILL nothing is lost, nothing is tried twice, and the best is a fact."""
     registered("odd_double", "odd_right")
@@ -217,74 +218,57 @@ class PairBench(ScriptedBench):
             yield self.trial(*pending.pop())
 
 
-class Listed:
-    """A search that has nothing to learn."""
+COSTS = [0.5, 0.8, 0.25, 0.4, 0.1]
+TRUTH = {odd_spec("odd_right", k): cost for k, cost in enumerate(COSTS)}
 
-    def __init__(self, specs):
-        self.specs = list(specs)
 
-    def ask(self):
-        return self.specs.pop(0) if self.specs else None
-
-    def tell(self, spec, cost):
-        """Nothing is learnt."""
+def session_of(bench, specs=TRUTH, n_trials=5, budget_s=None):
+    """A search that has nothing to learn, on a bench that is scripted."""
+    search = ConfigurationSearch([*specs])
+    return Session(bench, search, InMemoryStore(), n_trials, budget_s, None)
 
 
 def test_costs_are_on_one_scale_whatever_the_load():
     """The chain of ratios gives back the true ratios; the reference is the best."""
-    costs = [0.5, 0.8, 0.25, 0.4, 0.1]
-    truth = {odd_spec("odd_right", k): cost for k, cost in enumerate(costs)}
-    bench = ScriptedBench(truth)
-    session = Session(bench, Listed(truth), InMemoryStore(), 99, None, None)
+    session = session_of(bench := ScriptedBench(TRUTH), n_trials=99)
     progress = list(session.run())
-    assert [t.cost for t in session.trials] == pytest.approx(costs)
+    assert [t.cost for t in session.trials] == pytest.approx(COSTS)
     best = [odd_spec("odd_right", k) for k in (0, 0, 2, 2)]
     assert bench.references == [None, *best]
     assert progress[-1].best.spec == odd_spec("odd_right", 4)
     seconds = [trial.median_s for trial in session.trials]
-    assert sorted(seconds) != [s for _, s in sorted(zip(costs, seconds, strict=True))]
+    assert sorted(seconds) != [s for _, s in sorted(zip(COSTS, seconds, strict=True))]
 
 
 def test_costs_are_on_one_scale_when_several_trials_are_under_way():
     """The reference is the best when a trial begins; the true ratios come back."""
-    costs = [0.5, 0.8, 0.25, 0.4, 0.1]
-    truth = {odd_spec("odd_right", k): cost for k, cost in enumerate(costs)}
-    bench = PairBench(truth)
-    session = Session(bench, Listed(truth), InMemoryStore(), 4, None, None)
+    session = session_of(bench := PairBench(TRUTH), n_trials=4)
     assert len(list(session.run())) == 4
     assert bench.references[:2] == [None, odd_spec("odd_right", 1)]
     found = {trial.spec: trial.cost for trial in session.trials}
-    assert found == pytest.approx({spec: truth[spec] for spec in [*truth][:4]})
+    assert found == pytest.approx(dict([*TRUTH.items()][:4]))
 
 
 def test_what_is_pruned_is_not_tried():
     """The search is told, and asked for another one."""
-    truth = {odd_spec("odd_right", k): 0.5 for k in range(5)}
-    session = Session(
-        ScriptedBench(truth), Listed(truth), InMemoryStore(), 3, None, None
-    )
-    bad = [*truth][:2]
-    session.is_pruned = lambda spec: spec in bad
+    session = session_of(ScriptedBench(TRUTH), n_trials=3)
+    session.is_pruned = lambda spec: spec in [*TRUTH][:2]
     list(session.run())
-    assert [trial.spec for trial in session.trials] == [*truth][2:]
+    assert specs_of(session.trials) == [*TRUTH][2:]
 
 
 def test_a_search_that_has_nothing_else_ends():
     """However many pruned recipes it could go on to propose."""
     truth = {odd_spec("odd_right", k): 0.5 for k in range(500)}
-    session = Session(
-        ScriptedBench(truth), search := Listed(truth), InMemoryStore(), 9, None, None
-    )
+    session = session_of(ScriptedBench(truth), truth, n_trials=9)
     session.is_pruned = lambda spec: spec != next(iter(truth))
     assert len(list(session.run())) == 1
-    assert len(search.specs) > 400
+    assert len(session.search.left) > 400
 
 
 def test_a_spent_budget_begins_one_trial_however_many_machines_there_are():
     """No second one is asked for beside it."""
-    truth = {odd_spec("odd_right", k): 0.5 for k in range(5)}
-    session = Session(PairBench(truth), Listed(truth), InMemoryStore(), 5, 0.0, None)
-    assert len(list(session.run())) == 1
+    assert len(list(session_of(PairBench(TRUTH), budget_s=0.0).run())) == 1
 
 
 def test_trials_of_an_older_version_are_known_after_rekeying(tmp_path):

@@ -21,7 +21,7 @@ def way(request, monkeypatch):
         monkeypatch.setattr(halves, "_load_library", lambda: None)
 
 
-def same(first, second):
+def assert_same_bits(first, second):
     """Equal bits; a NaN is one whatever its bits."""
     assert first.dtype == second.dtype
     assert first.shape == second.shape
@@ -33,7 +33,7 @@ def same(first, second):
 @pytest.mark.parametrize("n", [0, 9, 2**16])
 def test_every_half_is_widened_as_numpy_does(n):
     """Subnormal numbers, infinities and both zeros among them."""
-    same(widen(EVERY_HALF[-n:]), EVERY_HALF[-n:].astype(np.float32))
+    assert_same_bits(widen(EVERY_HALF[-n:]), EVERY_HALF[-n:].astype(np.float32))
 
 
 @pytest.mark.usefixtures("way")
@@ -45,7 +45,7 @@ def test_singles_are_rounded_as_numpy_does(n):
     singles[::2] *= -1
     singles[: len(CORNERS)] = CORNERS[:n]
     with np.errstate(over="ignore"):
-        same(narrow(singles), singles.astype(np.float16))
+        assert_same_bits(narrow(singles), singles.astype(np.float16))
 
 
 @pytest.mark.usefixtures("way")
@@ -53,5 +53,5 @@ def test_strided_and_swapped_arrays_are_widened():
     array = np.random.default_rng(0).random((6, 35)).astype(np.float16)
     for one in (array.T, array[::2, ::-3], array.astype(">f2")):
         result = widen(one)
-        same(result, one.astype(np.float32))
+        assert_same_bits(result, one.astype(np.float32))
         assert result.flags.c_contiguous
