@@ -367,7 +367,7 @@ int find_n_threads(double n_points)
 typedef enum { KERNEL, NUMPY, PYTHON } Way;
 
 /* The kernel, or numpy's loops where they are as fast: for products of three and more
-   arrays without a sum, and sums of one. Python where a choice pays off. */
+   arrays without a sum. Python where a choice pays off. */
 static Way choose_way(const Call *call, int is_kernels, int are_integers,
                       double n_entries)
 {
@@ -375,6 +375,8 @@ static Way choose_way(const Call *call, int is_kernels, int are_integers,
     const Tensor *operands = network->operands;
     const int n_operands = network->n_operands;
     const int is_over = is_budget_spent() && !call->is_chosen;
+    if (n_operands == 1 && is_kernels)
+        return KERNEL; /* memory limits a sum: no kernel of its own is faster */
     if (is_over && network->n_points + n_entries > SHORT)
         return PYTHON;
     if (n_operands > 2 && network->n_points > MAX_POINTS)
@@ -385,8 +387,6 @@ static Way choose_way(const Call *call, int is_kernels, int are_integers,
     }
     if (network->n_points <= SMALL)
         return KERNEL;
-    if (n_operands == 1)
-        return NUMPY;
     uint64_t all = 0;
     int is_full = 0; /* one operand has all indices */
     for (int x = 0; x < n_operands; ++x)
@@ -438,43 +438,6 @@ static PyObject *call_numpy(PyObject *subscripts, PyArrayObject *const *operands
     return value;
 }
 
-/* Replace an operand by its sum over indices that nothing else has.
-
-   Returns the array with the sums, or NULL with an exception. */
-static PyArrayObject *sum_alone(Call *call, int which, uint64_t lone)
-{
-    char text[2 * MAX_RANK + 3];
-    unsigned char kept[MAX_RANK];
-    Tensor *tensor = &call->network.operands[which];
-    int rank = 0, n = 0;
-    for (int axis = 0; axis < call->ranks[which]; ++axis) {
-        const int k = call->indices[which][axis];
-        text[n++] = k < 26 ? 'a' + k : 'A' + k - 26;
-        int is_known = !(tensor->has >> k & 1) || (lone >> k & 1);
-        for (int other = 0; other < rank; ++other)
-            is_known |= kept[other] == k;
-        if (!is_known)
-            kept[rank++] = k;
-    }
-    text[n++] = '-', text[n++] = '>';
-    for (int axis = 0; axis < rank; ++axis)
-        text[n++] = kept[axis] < 26 ? 'a' + kept[axis] : 'A' + kept[axis] - 26;
-    PyObject *subscripts = PyUnicode_FromStringAndSize(text, n);
-    PyObject *value =
-        subscripts ? call_numpy(subscripts, &call->operands[which], 1, NULL) : NULL;
-    Py_XDECREF(subscripts);
-    PyObject *sums = value ? PyArray_FROM_O(value) : NULL; /* of a number, too */
-    Py_XDECREF(value);
-    if (sums == NULL)
-        return NULL;
-    PyArrayObject *array = (PyArrayObject *)sums;
-    tensor->data = PyArray_DATA(array);
-    tensor->has &= ~lone;
-    for (int axis = 0; axis < rank; ++axis)
-        tensor->steps[kept[axis]] = PyArray_STRIDE(array, axis) / PyArray_ITEMSIZE(array);
-    return array;
-}
-
 /* Write the result of a network to an array. Returns 0, or -1 if there is no memory. */
 static int fill(Network *network, PyArrayObject *result, double n_entries, int n_threads)
 {
@@ -523,24 +486,17 @@ static PyObject *compute(PyObject *subscripts, Call *call, int is_kernels)
     if (way == PYTHON || n_bytes >= CHECKED_BYTES ||
         network->max_intermediate * network->n_bytes_of_entry >= CHECKED_BYTES)
         Py_RETURN_NOTIMPLEMENTED;
-    PyArrayObject *sums[MAX_OPERANDS] = {NULL};
     PyObject *result = NULL;
-    if (way == KERNEL && lone && network->n_points > SMALL)
-        for (int x = 0; x < n_operands; ++x)
-            if (network->operands[x].has & lone) {
-                sums[x] = sum_alone(call, x, network->operands[x].has & lone);
-                if (sums[x] == NULL)
-                    goto end;
-            }
-    if (n_operands == 2 && (sums[0] || sums[1]))
-        network->n_points = count_entries(network, all & ~lone);
     /* numpy is slower where it reduces into a given array */
     if (way == KERNEL || (is_kernels && n_operands > 1 && n_bytes >= LARGE_BYTES))
         result = make_result(call, n_bytes);
     if (way == NUMPY && !PyErr_Occurred())
         result = call_numpy(subscripts, call->operands, n_operands, result);
-    const int n_threads =
-        way == NUMPY || result == NULL ? 0 : find_n_threads(network->n_points);
+    /* of two operands, which are summed over the indices of one alone first */
+    const double n_points =
+        n_operands == 2 && lone ? count_entries(network, all & ~lone) + n_entries
+                                : network->n_points;
+    const int n_threads = way == NUMPY || result == NULL ? 0 : find_n_threads(n_points);
     if (n_threads < 0)
         Py_CLEAR(result);
     if (n_threads > 0 &&
@@ -550,9 +506,6 @@ static PyObject *compute(PyObject *subscripts, Call *call, int is_kernels)
     }
     if (result != NULL && PyArray_Check(result)) /* numpy's scalar in place of rank 0 */
         result = PyArray_Return((PyArrayObject *)result);
-end:
-    for (int x = 0; x < n_operands; ++x)
-        Py_XDECREF(sums[x]);
     return result;
 }
 

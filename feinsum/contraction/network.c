@@ -19,6 +19,8 @@
 
 /* Multiplications that take as long as an entry that is written and read again. */
 #define PER_ENTRY 8
+/* Multiplications from which on sums over indices of one operand alone are taken first. */
+#define SHORT_SUMS 4096
 /* So many operands are contracted in the best order ... */
 #define FEW 8
 /* ... and so many, if a search of all orders is short beside the contraction: it looks at
@@ -193,20 +195,28 @@ static int find_unit(const Tensor *tensor)
     return -1;
 }
 
-/* Lay out a product: its batch first, then what the one operand has, then the other,
-   each in the order of that operand, so that it is written in runs. But next to each
-   other lie the entries that do so in the operand `next` that it is multiplied with, if
-   these are summed, or in the result: that step reads and writes vectors. */
-static void lay_out(const Network *network, const Tensor *a, const Tensor *b,
-                    const Tensor *next, Tensor *c)
+/* The index of a product whose entries lie next to each other: that which does so in the
+   operand `next` that it is multiplied with, if this is summed, or in the result. So that
+   step reads and writes vectors. */
+static int find_unit_of(const Network *network, const Tensor *next, const Tensor *c)
 {
-    const uint64_t groups[3] = {c->has & a->has & b->has, c->has & a->has & ~b->has,
-                                c->has & b->has & ~a->has};
-    int order[MAX_LETTERS], n = 0, unit = next == NULL ? -1 : find_unit(next);
+    const int unit = next == NULL ? -1 : find_unit(next);
     const int is_kept = unit >= 0 && network->result.has >> unit & 1;
     const int last = find_unit(&network->result);
     if (unit < 0 || !(c->has >> unit & 1) || (is_kept && last >= 0 && c->has >> last & 1))
-        unit = last;
+        return last;
+    return unit;
+}
+
+/* Lay out a product: its batch first, then what the one operand has, then the other,
+   each in the order of that operand, so that it is written in runs; last the index `unit`,
+   if it is not negative. */
+static void lay_out(const Network *network, const Tensor *a, const Tensor *b, int unit,
+                    Tensor *c)
+{
+    const uint64_t groups[3] = {c->has & a->has & b->has, c->has & a->has & ~b->has,
+                                c->has & b->has & ~a->has};
+    int order[MAX_LETTERS], n = 0;
     for (int group = 0; group < 3; ++group) {
         const Tensor *from = group == 2 ? b : a;
         const int first = n;
@@ -245,6 +255,73 @@ static const Tensor *find_next(const Network *network, int number)
     return NULL;
 }
 
+static int allocate(const Network *network, Tensor *tensor)
+{
+    const size_t n_lines =
+        count_entries(network, tensor->has) * network->n_bytes_of_entry / 64 + 1;
+    tensor->data = aligned_alloc(64, n_lines * 64);
+    return tensor->data == NULL ? -1 : 0;
+}
+
+/* The sum of an operand over some of its indices. */
+static int sum_over(const Network *network, const Tensor *operand, uint64_t indices,
+                    Tensor *sum, int n_threads)
+{
+    static const double one[2] = {1, 0};
+    static const float single_one[2] = {1, 0};
+    const Tensor unit = {.data = network->is_single ? (void *)single_one : (void *)one};
+    if (sum->data == NULL) {
+        sum->has = operand->has & ~indices;
+        lay_out(network, operand, &unit, -1, sum);
+        if (allocate(network, sum))
+            return -1;
+    }
+    return contract_pair(network, operand, &unit, sum, n_threads);
+}
+
+/* Whether a product of two reads an operand with all indices as fast as its sum over those
+   that the other one lacks: along the index whose entries lie next to each other. */
+static int is_summed_in_passing(const Network *network, const Tensor *operand,
+                                const Tensor *other, uint64_t lone)
+{
+    const int unit = find_unit(operand);
+    if (unit < 0 || other->has & ~operand->has)
+        return 0;
+    const int is_in_other = other->has >> unit & 1;
+    if (network->result.has >> unit & 1)
+        return network->result.steps[unit] == 1 && !is_in_other;
+    return lone >> unit & 1 || (is_in_other && other->steps[unit] == 1);
+}
+
+/* Replace operands by their sums over indices that nothing else has. Returns the number of
+   sums, whose memory is to be freed, or -1 if there is none. */
+static int sum_lone_indices(Network *network, Tensor *sums, int n_threads)
+{
+    const int n = network->n_operands;
+    uint64_t all = network->result.has, several = network->result.has;
+    int n_sums = 0;
+    for (int x = 0; x < n; ++x) {
+        several |= all & network->operands[x].has;
+        all |= network->operands[x].has;
+    }
+    for (int x = 0; x < n; ++x) {
+        Tensor *operand = &network->operands[x], *sum = &sums[n_sums];
+        const uint64_t lone = operand->has & ~several;
+        if (lone == 0 || (n == 2 && is_summed_in_passing(network, operand,
+                                                         &network->operands[!x], lone)))
+            continue;
+        sum->data = NULL;
+        ++n_sums;
+        if (sum_over(network, operand, lone, sum, n_threads)) {
+            for (int k = 0; k < n_sums; ++k)
+                free(sums[k].data);
+            return -1;
+        }
+        *operand = *sum;
+    }
+    return n_sums;
+}
+
 static int run_steps(const Network *network, Tensor *products, int n_threads)
 {
     const int n = network->n_operands;
@@ -259,11 +336,10 @@ static int run_steps(const Network *network, Tensor *products, int n_threads)
             *product = network->result;
         } else {
             product->has = step->has;
-            lay_out(network, operands[0], operands[1], find_next(network, n + k), product);
-            const size_t n_lines =
-                count_entries(network, step->has) * network->n_bytes_of_entry / 64 + 1;
-            product->data = aligned_alloc(64, n_lines * 64);
-            if (product->data == NULL)
+            const Tensor *next = find_next(network, n + k);
+            lay_out(network, operands[0], operands[1],
+                    find_unit_of(network, next, product), product);
+            if (allocate(network, product))
                 return -1;
         }
         if (contract_pair(network, operands[0], operands[1], product, n_threads))
@@ -277,24 +353,27 @@ static int run_steps(const Network *network, Tensor *products, int n_threads)
     return 0;
 }
 
-int contract_network(const Network *network, int n_threads)
+int contract_network(Network *network, int n_threads)
 {
     const Tensor *operands = network->operands;
-    if (network->n_operands == 1) { /* a sum */
-        static const double one[2] = {1, 0};
-        static const float single_one[2] = {1, 0};
-        const Tensor unit = {
-            .data = network->is_single ? (void *)single_one : (void *)one};
-        return contract_pair(network, operands, &unit, &network->result, n_threads);
+    if (network->n_operands == 1)
+        return sum_over(network, operands, operands->has & ~network->result.has,
+                        &network->result, n_threads);
+    Tensor products[MAX_OPERANDS], sums[MAX_OPERANDS];
+    const int n_sums =
+        network->n_points > SHORT_SUMS ? sum_lone_indices(network, sums, n_threads) : 0;
+    int failed = n_sums < 0;
+    if (network->n_operands == 2) {
+        failed = failed || contract_pair(network, &operands[0], &operands[1],
+                                         &network->result, n_threads);
+    } else {
+        for (int k = 0; k < network->n_operands - 1; ++k)
+            products[k].data = NULL;
+        failed = failed || run_steps(network, products, n_threads);
+        for (int k = 0; k < network->n_operands - 2; ++k)
+            free(products[k].data); /* those that a failure left */
     }
-    if (network->n_operands == 2)
-        return contract_pair(network, &operands[0], &operands[1], &network->result,
-                             n_threads);
-    Tensor products[MAX_OPERANDS];
-    for (int k = 0; k < network->n_operands - 1; ++k)
-        products[k].data = NULL;
-    const int failed = run_steps(network, products, n_threads);
-    for (int k = 0; k < network->n_operands - 2; ++k)
-        free(products[k].data); /* those that a failure left */
+    for (int k = 0; k < n_sums; ++k)
+        free(sums[k].data);
     return failed;
 }

@@ -39,7 +39,8 @@ double count_entries(const Network *network, uint64_t has);
 /* Find an order of the steps. Returns 0, or -1 if there is no memory. */
 int find_order(Network *network);
 
-/* Contract the operands in that order. Returns 0, or -1 if there is no memory. */
-int contract_network(const Network *network, int n_threads);
+/* Contract the operands in that order; sums may take the place of operands. Returns 0, or
+   -1 if there is no memory. */
+int contract_network(Network *network, int n_threads);
 
 #endif

@@ -28,6 +28,7 @@
 
 /* Terms that are added up in registers, by rounding as coarse as the type's. */
 #define DIRECT_TERMS 512
+#define BLOCK_OF_DOT 1024
 
 /* Sums that threads share: terms of each part; the largest number of parts, which one
    thread adds up, and of results; and rows or columns from which on threads share these. */
@@ -40,8 +41,14 @@
 #define TILE 16
 #define MIN_TILE 4
 
+/* Products of an entry of a small operand from which on a copy of it is worth it. */
+#define MIN_SHARED_ENTRY 4
+
+/* Rows of a run that are computed apart from other runs. */
+#define MIN_RUN 8
+
 /* Terms of sums from which on a result may be written twice, for vectors of it. */
-#define MIN_TURNED 8
+#define MIN_TURNED 4
 
 /* Work that is worth waking another thread for; in virtual machines that takes 30 µs. */
 #define PER_THREAD_NS 60000
@@ -49,7 +56,7 @@
 /* How the products of one entry of the batch, or of many, are computed:
    PACKED  in blocks that are copied, by register tiles;
    DIRECT  by vectors of rows, where they lie;
-   DOT     by vectors of terms, where they lie;
+   DOT     by vectors of terms, where they lie in an operand;
    LANES_OF_BATCH  by vectors of entries of the batch, where they lie;
    TILED   without a sum, in lines, or in tiles that turn rows to columns;
    SCALAR  one after the other, where there are few of each. */
@@ -532,13 +539,32 @@ static int has_lanes(const Group *batch)
     return is_unit && batch->n[batch->rank - 1] >= 8;
 }
 
-/* Whether both operands have neighbours along the last index. */
-static int are_runs(const Group *terms)
+/* Move an index of a group to its end. */
+static void move_to_end(Group *group, int k)
 {
-    if (terms->rank == 0)
-        return 0;
-    const long *strides = terms->strides[terms->rank - 1];
-    return strides[0] == 1 && strides[1] == 1;
+    const int last = group->rank - 1;
+    const long n = group->n[k], *own = group->strides[k];
+    const long strides[3] = {own[0], own[1], own[2]};
+    for (; k < last; ++k) {
+        group->n[k] = group->n[k + 1];
+        memcpy(group->strides[k], group->strides[k + 1], sizeof(strides));
+    }
+    group->n[last] = n;
+    memcpy(group->strides[last], strides, sizeof(strides));
+}
+
+/* The longest index along which one operand lies in runs, and the other likewise or not
+   at all; -1 if there is none. */
+static int find_runs(const Group *terms)
+{
+    int run = -1;
+    for (int k = 0; k < terms->rank; ++k) {
+        const long *strides = terms->strides[k];
+        if (!(strides[0] & ~1L) && !(strides[1] & ~1L) && (strides[0] | strides[1]) &&
+            (run < 0 || terms->n[k] > terms->n[run]))
+            run = k;
+    }
+    return run;
 }
 
 /* Move the index of the batch to its end along which the operands lie in runs, if sums are
@@ -549,16 +575,10 @@ static int find_lanes(Group *batch, long n_terms)
     if (n_terms < 4 || n_terms > 4096)
         return 0;
     for (int k = last; k >= 0; --k) {
-        const long n = batch->n[k], *own = batch->strides[k];
-        const long strides[3] = {own[0], own[1], own[2]};
-        if (n < 16 || (own[0] & ~1L) || (own[1] & ~1L) || !(own[0] | own[1]))
+        const long *own = batch->strides[k];
+        if (batch->n[k] < 16 || (own[0] & ~1L) || (own[1] & ~1L) || !(own[0] | own[1]))
             continue;
-        for (int x = k; x < last; ++x) {
-            batch->n[x] = batch->n[x + 1];
-            memcpy(batch->strides[x], batch->strides[x + 1], sizeof(strides));
-        }
-        batch->n[last] = n;
-        memcpy(batch->strides[last], strides, sizeof(strides));
+        move_to_end(batch, k);
         return 1;
     }
     return 0;
@@ -578,11 +598,13 @@ static int choose_method(Problem *p, int is_single)
     /* for few of each, preparing a vector takes longer than the products */
     if (n_terms == 1 && (n_rows == 1 || n_columns == 1) && n_products < 16)
         return SCALAR;
-    const long length = count_last(&p->terms);
-    if (are_runs(&p->terms) && length >= 8 &&
+    const int run = find_runs(&p->terms);
+    if (run >= 0 && p->terms.n[run] >= 4 &&
         (n_columns <= 2 || n_rows <= 2 ||
-         (n_rows <= 8 && n_columns <= 8 && length >= 64)))
+         (n_rows <= 8 && n_columns <= 8 && p->terms.n[run] >= 64))) {
+        move_to_end(&p->terms, run);
         return DOT;
+    }
     const int are_rows = is_contiguous(&p->rows, 0);
     const int is_small = n_rows * n_terms <= 4096 && n_columns >= 8;
     if (n_rows > 1 && is_contiguous(&p->rows, 1) && (are_rows || is_small) &&
@@ -734,7 +756,8 @@ static void take_last(Group *batch, Group *group)
     batch->rank -= last >= 0;
 }
 
-/* Without a sum, lines of the index with the nearest neighbours in the result. */
+/* Without a sum, lines of the index with the nearest neighbours in the result, of those
+   that are long. */
 static void set_lines(const Index *indices, long n_indices, Problem *p)
 {
     p->batch.rank = 0;
@@ -742,27 +765,76 @@ static void set_lines(const Index *indices, long n_indices, Problem *p)
         if (indices[k].extent > 1)
             insert(&p->batch, indices[k].extent, indices[k].strides, 2);
     merge(&p->batch);
+    int long_line = p->batch.rank - 1;
+    while (long_line >= 0 && p->batch.n[long_line] < TILE)
+        --long_line;
+    if (long_line >= 0)
+        move_to_end(&p->batch, long_line);
     take_last(&p->batch, &p->columns);
     take_last(&p->batch, &p->rows);
     p->method = TILED, p->is_turned = 0;
 }
 
-static int contract(int is_single, int is_complex, const Index *indices, long n_indices,
-                    const void *a, const void *b, void *c, int n_threads, int may_turn);
+/* Of rows that lie in runs, but not in one, those of a run are left: the others become
+   entries of the batch. So bca,c->ba reads and writes vectors along a. */
+static void split_rows(Problem *p)
+{
+    Group *rows = &p->rows;
+    const int last = rows->rank - 1;
+    if (last < 1 || rows->n[last] < MIN_RUN || rows->strides[last][0] != 1 ||
+        rows->strides[last][2] != 1 || count(&p->columns) > 4 || count(&p->terms) == 1)
+        return;
+    for (int k = 0; k < last; ++k)
+        insert(&p->batch, rows->n[k], rows->strides[k], 2);
+    merge(&p->batch);
+    rows->n[0] = rows->n[last];
+    memcpy(rows->strides[0], rows->strides[last], sizeof(rows->strides[0]));
+    rows->rank = 1;
+}
 
-/* Write a result to an array with other strides; those of the first one are in `order`,
-   the longest first. */
-static void turn(const Group *order, long entry_bytes, const char *from, char *to)
+static int contract(int is_single, int is_complex, const Index *indices, long n_indices,
+                    const void *a, const void *b, void *c, int n_threads, int n_copies);
+
+/* The indices of an array in the order that another one has them, the longest stride of
+   that first. The strides of the array are number 0, those of a compact copy in this
+   order number 2 and in `copied`. Returns the number of entries. */
+static long order_like(const Index *indices, long n_indices, int array, int other,
+                       Group *order, Index *copied)
+{
+    long n_entries = 1;
+    order->rank = 0;
+    for (long k = 0; k < n_indices; ++k) {
+        const Index *x = &indices[k];
+        const long strides[3] = {x->strides[array], k, x->strides[other]};
+        copied[k] = *x;
+        if (x->is_in[array] && x->extent > 1)
+            insert(order, x->extent, strides, 2);
+    }
+    for (int k = order->rank - 1; k >= 0; --k) {
+        copied[order->strides[k][1]].strides[array] = order->strides[k][2] = n_entries;
+        order->strides[k][1] = 0;
+        n_entries *= order->n[k];
+    }
+    return n_entries;
+}
+
+/* Copy an array, or a compact copy of it back. */
+static void turn(const Group *order, long entry_bytes, const char *from, char *to,
+                 int is_back)
 {
     Group outer = *order;
     Place at;
-    const int last = --outer.rank;
-    const long n = order->n[last], step_from = order->strides[last][0] * entry_bytes;
-    const long step_to = order->strides[last][2] * entry_bytes;
+    const int last = --outer.rank, of_from = is_back ? 2 : 0, of_to = is_back ? 0 : 2;
+    if (last < 0) {
+        memcpy(to, from, entry_bytes);
+        return;
+    }
+    const long n = order->n[last], step_from = order->strides[last][of_from] * entry_bytes;
+    const long step_to = order->strides[last][of_to] * entry_bytes;
     start(&outer, 0, &at);
     for (long e = count(&outer); e > 0; --e, step(&outer, 1, &at)) {
-        const char *x = from + at.a * entry_bytes;
-        char *y = to + at.c * entry_bytes;
+        const char *x = from + (is_back ? at.c : at.a) * entry_bytes;
+        char *y = to + (is_back ? at.a : at.c) * entry_bytes;
         for (long k = 0; k < n; ++k, x += step_from, y += step_to)
             if (entry_bytes == 4)
                 memcpy(y, x, 4);
@@ -782,30 +854,52 @@ static int contract_turned(int is_single, int is_complex, const Index *indices,
     const long entry_bytes = (is_single ? 4 : 8) * (is_complex ? 2 : 1);
     Index turned[MAX_INDICES];
     Group *order = malloc(sizeof(Group));
-    long n_entries = 1;
     if (order == NULL)
         return -1;
-    order->rank = 0;
-    for (long k = 0; k < n_indices; ++k) {
-        turned[k] = indices[k];
-        const Index *x = &indices[k];
-        const long strides[3] = {x->strides[operand], k, x->strides[2]};
-        if (x->is_in[2] && x->extent > 1)
-            insert(order, x->extent, strides, 0);
-    }
-    for (int k = order->rank - 1; k >= 0; --k) {
-        turned[order->strides[k][1]].strides[2] = n_entries;
-        order->strides[k][0] = n_entries, order->strides[k][1] = 0;
-        n_entries *= order->n[k];
-    }
+    const long n_entries = order_like(indices, n_indices, 2, operand, order, turned);
     char *result = malloc(n_entries * entry_bytes);
-    int failed = result == NULL || contract(is_single, is_complex, turned, n_indices, a, b,
-                                            result, n_threads, 0);
-    if (!failed && order->rank)
-        turn(order, entry_bytes, result, c);
-    else if (!failed)
-        memcpy(c, result, entry_bytes);
+    const int failed = result == NULL || contract(is_single, is_complex, turned, n_indices,
+                                                  a, b, result, n_threads, 0);
+    if (!failed)
+        turn(order, entry_bytes, result, c, 1);
     free(result);
+    free(order);
+    return failed ? -1 : 0;
+}
+
+/* Whether the neighbours in a large operand, of a product that is no matrix, are none in
+   the other one, which is small. */
+static int is_scattered(const Index *indices, long n_indices, int large)
+{
+    for (long k = 0; k < n_indices; ++k) {
+        const Index *x = &indices[k];
+        if (x->is_in[large] && x->is_in[!large] && x->extent >= MIN_RUN &&
+            x->strides[large] == 1 && x->strides[!large] != 1)
+            return 1;
+    }
+    return 0;
+}
+
+/* Contract with a copy of the small operand, whose indices are in the order of the large
+   one: da,acd->ca becomes ad,acd->ca, a batch of sums along runs. */
+static int contract_copied(int is_single, int is_complex, const Index *indices,
+                           long n_indices, const void *a, const void *b, void *c,
+                           int n_threads, int large)
+{
+    const long entry_bytes = (is_single ? 4 : 8) * (is_complex ? 2 : 1);
+    Index copied[MAX_INDICES];
+    Group *order = malloc(sizeof(Group));
+    if (order == NULL)
+        return -1;
+    const long n_entries = order_like(indices, n_indices, !large, large, order, copied);
+    char *copy = malloc(n_entries * entry_bytes);
+    int failed = copy == NULL;
+    if (!failed) {
+        turn(order, entry_bytes, large ? a : b, copy, 0);
+        failed = contract(is_single, is_complex, copied, n_indices, large ? copy : a,
+                          large ? b : copy, c, n_threads, 1);
+    }
+    free(copy);
     free(order);
     return failed ? -1 : 0;
 }
@@ -813,11 +907,11 @@ static int contract_turned(int is_single, int is_complex, const Index *indices,
 int contract_strided(int is_single, int is_complex, const Index *indices, long n_indices,
                      const void *a, const void *b, void *c, int n_threads)
 {
-    return contract(is_single, is_complex, indices, n_indices, a, b, c, n_threads, 1);
+    return contract(is_single, is_complex, indices, n_indices, a, b, c, n_threads, 2);
 }
 
 static int contract(int is_single, int is_complex, const Index *indices, long n_indices,
-                    const void *a, const void *b, void *c, int n_threads, int may_turn)
+                    const void *a, const void *b, void *c, int n_threads, int n_copies)
 {
     Problem *p = malloc(sizeof(Problem));
     if (p == NULL)
@@ -857,21 +951,24 @@ static int contract(int is_single, int is_complex, const Index *indices, long n_
     merge(&p->rows);
     merge(&p->columns);
     merge(&p->terms);
+    split_rows(p);
     keep(&p->rows, 0, 2);
     keep(&p->columns, 1, 2);
     keep(&p->terms, 0, 1);
     p->method = choose_method(p, is_single);
-    if ((p->method == PACKED || p->method == SCALAR) && count(&p->terms) == 1 &&
+    if (p->method != LANES_OF_BATCH && p->method != DOT && count(&p->terms) == 1 &&
         (count(&p->rows) == 1 || count(&p->columns) == 1)) {
         p->a = a, p->b = b;
         set_lines(indices, n_indices, p);
     }
-    if (may_turn && (p->method == PACKED || p->method == SCALAR) &&
+    if (n_copies > 0 && (p->method == PACKED || p->method == SCALAR) &&
         count(&p->terms) >= MIN_TURNED &&
         (count(&p->rows) == 1) != (count(&p->columns) == 1)) {
         const int operand = count(&p->rows) == 1 ? second : first;
+        const int is_copied = n_copies > 1 && is_scattered(indices, n_indices, operand) &&
+                              count(&p->rows) + count(&p->columns) > MIN_SHARED_ENTRY;
         free(p);
-        return contract_turned(is_single, is_complex, indices, n_indices, a, b, c,
+        return (is_copied ? contract_copied : contract_turned)(is_single, is_complex, indices, n_indices, a, b, c,
                                n_threads, operand);
     }
     p->is_copied = p->method == DIRECT && !is_contiguous(&p->rows, 0);
@@ -883,7 +980,7 @@ static int contract(int is_single, int is_complex, const Index *indices, long n_
         /* a long vector that is not filled is slower than a short one */
         const long n_numbers = is_complex ? 2 * n : n;
         /* of a short sum, the lanes of long vectors take longer to add up than to fill */
-        if (p->method == DOT && length > 1 && n_numbers < (is_single ? 64 : 32))
+        if (p->method == DOT && length > 1 && count(&p->terms) < (is_single ? 64 : 32))
             length = 1;
         while (length > 0 && n_numbers < (is_single ? 4 : 2) << length)
             --length;

@@ -306,14 +306,18 @@ static inline __attribute__((always_inline)) V NAME(add_lanes)(V x, const int di
     return x + y;
 }
 
-/* One after the other in vectors of 64 bytes, which gcc 12 permutes wrongly. */
+/* By halves in memory for vectors of 64 bytes, which gcc 12 permutes wrongly. */
 static inline __attribute__((always_inline)) T NAME(sum_lanes)(V x)
 {
 #if BYTES > 32
-    T sum = 0;
-    for (int i = 0; i < LANES; ++i)
-        sum += x[i];
-    return sum;
+    T lanes[LANES];
+    *(V *)lanes = x;
+#pragma GCC unroll 4
+    for (int half = LANES / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+        for (int i = 0; i < half; ++i)
+            lanes[i] += lanes[i + half];
+    return lanes[0];
 #else
     x = NAME(add_lanes)(x, 1);
     x = LANES > 2 ? NAME(add_lanes)(x, 2) : x;
@@ -322,28 +326,45 @@ static inline __attribute__((always_inline)) T NAME(sum_lanes)(V x)
 #endif
 }
 
-/* A sum over terms that lie next to each other in both operands. Blocks are added up in
-   double precision, so that the error does not grow with the number of terms. */
-static double NAME(dot)(const T *a, const T *b, long n_terms)
+/* A sum over terms that lie in runs, each of that length, in both operands, or in the
+   first alone: then the second has one entry for a run. Blocks are added up in double
+   precision, so that the error does not grow with the number of terms. */
+static inline __attribute__((always_inline)) double NAME(dot)(
+    const T *a, const long *terms_a, const T *b, const long *terms_b, long n_runs,
+    long length, const int b_has)
 {
     double total = 0;
-    while (n_terms > 0) {
-        long n = min(n_terms, 2048), k = 0;
-        V sums[4] = {0};
-        for (; k + 4 * LANES <= n; k += 4 * LANES)
+    V sums[4] = {0};
+    double rest = 0; /* of runs shorter than a vector, all terms */
+    long n_added = 0;
+    for (long run = 0; run < n_runs; ++run) {
+        const T *x = a + terms_a[run], *y = b + terms_b[run];
+        for (long left = length; left > 0;) {
+            const long n = min(left, BLOCK_OF_DOT);
+            long k = 0;
+#define FACTOR(at) (b_has ? *(const V *)(y + (at)) : *y - (V){0})
+            for (; k + 4 * LANES <= n; k += 4 * LANES)
 #pragma GCC unroll 4
-            for (int i = 0; i < 4; ++i)
-                sums[i] += *(const V *)(a + k + i * LANES) *
-                           *(const V *)(b + k + i * LANES);
-        for (; k + LANES <= n; k += LANES)
-            sums[0] += *(const V *)(a + k) * *(const V *)(b + k);
-        T part = NAME(sum_lanes)((sums[0] + sums[1]) + (sums[2] + sums[3]));
-        for (; k < n; ++k)
-            part += a[k] * b[k];
-        total += part;
-        a += n, b += n, n_terms -= n;
+                for (int i = 0; i < 4; ++i)
+                    sums[i] += *(const V *)(x + k + i * LANES) * FACTOR(k + i * LANES);
+            for (; k + LANES <= n; k += LANES)
+                sums[0] += *(const V *)(x + k) * FACTOR(k);
+#undef FACTOR
+            for (; k < n; ++k)
+                rest += x[k] * y[b_has ? k : 0];
+            x += n, y += b_has ? n : 0, left -= n, n_added += n;
+            if (n_added >= BLOCK_OF_DOT) {
+                total += rest;
+                total += NAME(sum_lanes)((sums[0] + sums[1]) + (sums[2] + sums[3]));
+#pragma GCC unroll 4
+                for (int i = 0; i < 4; ++i)
+                    sums[i] = (V){0};
+                rest = 0, n_added = 0;
+            }
+        }
     }
-    return total;
+    total += rest;
+    return total + NAME(sum_lanes)((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
 /* One product for many entries of the batch, which lie next to each other. An
@@ -549,7 +570,8 @@ static inline __attribute__((always_inline)) void NAME(complex_lanes)(
         }
 }
 
-static void NAME(complex_dot)(const T *a, const T *b, long n_terms, double *total)
+static inline __attribute__((always_inline)) void NAME(complex_dot)(
+    const T *a, const T *b, long n_terms, double *total, const int b_has)
 {
     double re = 0, im = 0;
     while (n_terms > 0) {
@@ -559,18 +581,25 @@ static void NAME(complex_dot)(const T *a, const T *b, long n_terms, double *tota
         for (; k + 2 * LANES <= n; k += 2 * LANES)
 #pragma GCC unroll 2
             for (int i = 0; i < 2; ++i) {
-                V x = *(const V *)(a + k + i * LANES), y = *(const V *)(b + k + i * LANES);
-                real[i] += x * NAME(repeat)(y, 0);
-                imaginary[i] += x * NAME(repeat)(y, 1);
+                V x = *(const V *)(a + k + i * LANES);
+                if (b_has) {
+                    V y = *(const V *)(b + k + i * LANES);
+                    real[i] += x * NAME(repeat)(y, 0);
+                    imaginary[i] += x * NAME(repeat)(y, 1);
+                } else {
+                    real[i] += x * b[0];
+                    imaginary[i] += x * b[1];
+                }
             }
         V sum = (real[0] + real[1]) + NAME(turn)(imaginary[0] + imaginary[1]);
         for (int i = 0; i < LANES; i += 2)
             re += sum[i], im += sum[i + 1];
         for (; k < n; k += 2) {
-            re += a[k] * b[k] - a[k + 1] * b[k + 1];
-            im += a[k] * b[k + 1] + a[k + 1] * b[k];
+            const T *y = b + (b_has ? k : 0);
+            re += a[k] * y[0] - a[k + 1] * y[1];
+            im += a[k] * y[1] + a[k + 1] * y[0];
         }
-        a += n, b += n, n_terms -= n / 2;
+        a += n, b += b_has ? n : 0, n_terms -= n / 2;
     }
     total[0] += re, total[1] += im;
 }
@@ -584,30 +613,34 @@ static void NAME(complex_direct)(
     NAME(complex_lanes)(a, b, c, &columns, n_rows, 1, 0);
 }
 
-/* Sums over the last index of the terms, along which both operands lie in runs; o has
-   the other terms. For n entries of the batch, `steps` apart. */
+/* Sums over the last index of the terms, along which an operand or both lie in runs; o
+   has the other terms. For n entries of the batch, `steps` apart. */
 static void NAME(dots)(
-    const T *a, const T *b, T *c, const Offsets *o, long length, long n,
+    const Problem *p, const T *a, const T *b, T *c, const Offsets *o, long n,
     const long *steps)
 {
+    const long *in_run = p->terms.strides[p->terms.rank - 1], length = count_last(&p->terms);
     for (long i = 0; i < o->n_rows; ++i)
         for (long j = 0; j < o->n_columns; ++j) {
             const T *x = a + o->rows_a[i], *y = b + o->columns_b[j];
             T *z = c + o->rows_c[i] + o->columns_c[j];
             for (long e = 0; e < n; ++e) {
-                double total = 0;
-                for (long k = 0; k < o->n_terms; ++k)
-                    total += NAME(dot)(x + o->terms_a[k], y + o->terms_b[k], length);
-                *z = (T)total;
+                if (in_run[0] && in_run[1])
+                    *z = (T)NAME(dot)(x, o->terms_a, y, o->terms_b, o->n_terms, length, 1);
+                else if (in_run[0])
+                    *z = (T)NAME(dot)(x, o->terms_a, y, o->terms_b, o->n_terms, length, 0);
+                else
+                    *z = (T)NAME(dot)(y, o->terms_b, x, o->terms_a, o->n_terms, length, 0);
                 x += steps[0], y += steps[1], z += steps[2];
             }
         }
 }
 
 static void NAME(complex_dots)(
-    const T *a, const T *b, T *c, const Offsets *o, long length, long n,
+    const Problem *p, const T *a, const T *b, T *c, const Offsets *o, long n,
     const long *steps)
 {
+    const long *in_run = p->terms.strides[p->terms.rank - 1], length = count_last(&p->terms);
     for (long i = 0; i < o->n_rows; ++i)
         for (long j = 0; j < o->n_columns; ++j)
             for (long e = 0; e < n; ++e) {
@@ -615,9 +648,16 @@ static void NAME(complex_dots)(
                 const long y = o->columns_b[j] + e * steps[1];
                 const long z = o->rows_c[i] + o->columns_c[j] + e * steps[2];
                 double total[2] = {0, 0};
-                for (long k = 0; k < o->n_terms; ++k)
-                    NAME(complex_dot)(a + 2 * (x + o->terms_a[k]),
-                                      b + 2 * (y + o->terms_b[k]), length, total);
+                for (long k = 0; k < o->n_terms; ++k) {
+                    const T *left = a + 2 * (x + o->terms_a[k]);
+                    const T *right = b + 2 * (y + o->terms_b[k]);
+                    if (in_run[0] && in_run[1])
+                        NAME(complex_dot)(left, right, length, total, 1);
+                    else if (in_run[0])
+                        NAME(complex_dot)(left, right, length, total, 0);
+                    else
+                        NAME(complex_dot)(right, left, length, total, 0);
+                }
                 c[2 * z] = (T)total[0], c[2 * z + 1] = (T)total[1];
             }
 }
@@ -901,8 +941,7 @@ static int NAME(run)(const Problem *p, const Part *part)
     for (long e = 0, n; e < part->n_batch; e += n, step(&p->batch, n, &at)) {
         n = last < 0 ? 1 : min(p->batch.n[last] - at.at[last], part->n_batch - e);
         (p->is_complex ? NAME(complex_dots) : NAME(dots))(
-            a + size * at.a, b + size * at.b, c + size * at.c, &o, count_last(&p->terms), n,
-            steps);
+            p, a + size * at.a, b + size * at.b, c + size * at.c, &o, n, steps);
     }
     free(o.memory);
     return failed;
