@@ -13,6 +13,7 @@ setup(
                 "feinsum/contraction/large_network.c",
                 "feinsum/contraction/network.c",
                 "feinsum/contraction/pairwise.c",
+                "feinsum/contraction/pairwise_run.c",
             ],
             depends=[
                 "feinsum/contraction/calls.h",
@@ -20,6 +21,7 @@ setup(
                 "feinsum/contraction/network.h",
                 "feinsum/contraction/pairwise.h",
                 "feinsum/contraction/pairwise_kernel.h",
+                "feinsum/contraction/pairwise_problem.h",
             ],
             include_dirs=[np.get_include()],
             # instruction sets are chosen when it is loaded: no -march=native

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from feinsum.contraction import DTYPES, IS_BUILT, contract_pair
+from feinsum.contraction import DTYPES, IS_BUILT, contract_pair, direct
 from feinsum.contraction.pairwise import encode_indices
 from tests.children import run_python
 
@@ -72,7 +72,7 @@ def drawn(term, extents, dtype):
         [2, *(extents[index] for index in term)]
     )
     complex_values = values[0] + 1j * values[1] if dtype[0] == "c" else values[0]
-    return complex_values.astype(dtype)
+    return np.asarray(complex_values, dtype)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
@@ -108,6 +108,58 @@ def test_results_in_another_order_than_a_large_operand(subscripts, dtype):
     assert_right(subscripts, *operands)
     spread = np.empty([2 * extents[index] for index in output], dtype)
     assert_right(subscripts, *operands, spread[::2, ::-2] if len(output) == 2 else None)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("n", [1, 3, 4, 7, 8, 23, 70])
+def test_sums_in_which_one_operand_lies_in_runs(n, dtype):
+    """The other has one factor for a run; runs may be shorter than a vector."""
+    extents = {"a": 5, "b": 9, "c": n}
+    for subscripts in (
+        "abc,->b",
+        ",bac->",
+        "abc,b->a",
+        "a,abc->b",
+        "bac,ab->",
+        "a,bac->",
+    ):
+        terms = subscripts.partition("->")[0].split(",")
+        assert_right(subscripts, *(drawn(term, extents, dtype) for term in terms))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(
+    "subscripts", ["da,acd->ca", "db,cabd->cba", "abd,da->db", "dca,acbd->abc"]
+)
+def test_a_small_operand_whose_neighbours_are_none_in_the_large_one(subscripts, dtype):
+    """It is copied, once, also if no copy has neighbours: along broadcast axes."""
+    extents = {"a": 33, "b": 9, "c": 11, "d": 17}
+    first, second = (
+        drawn(term, extents, dtype) for term in subscripts.partition("->")[0].split(",")
+    )
+    assert_right(subscripts, first, second)
+    assert_right(subscripts, np.broadcast_to(first[:1], first.shape), second)
+    assert_right(subscripts, first, np.broadcast_to(second[..., :1], second.shape))
+    assert_right(subscripts, first[:, ::-1], second[::-1])
+
+
+@pytest.mark.usefixtures("usual_calls")
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("subscripts", [
+    "abc->a", "abc->b", "abc->ac", "cab->ca", "bca->ab", "aab->b", "abc->",
+    "ab,b->", "ab,a->a", "abc,cb->b", "e,fea->fe", "ac,db->da", "abc,bd,cde->ad",
+])  # fmt: skip
+def test_sums_over_indices_of_one_operand(subscripts, dtype):
+    """They are taken before products, or within them, at all lengths of runs."""
+    for n in (1, 2, 6, 19, 130):
+        extents = {"a": n, "b": 7, "c": 12, "d": 5, "e": 21, "f": 10}
+        terms = subscripts.partition("->")[0].split(",")
+        operands = [drawn(term, extents, dtype) for term in terms]
+        expected = np.einsum(subscripts, *operands, optimize=True)
+        result = direct.compute(subscripts, tuple(operands), True)
+        scale = np.einsum(subscripts, *map(abs, operands), optimize=True)
+        assert result.dtype == operands[0].dtype
+        assert np.all(abs(result - expected) <= TOLERANCES[dtype] * scale)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)

@@ -1,0 +1,102 @@
+/* What pairwise.c chooses and pairwise_run.c computes: groups of indices, and methods. */
+
+#ifndef FEINSUM_PAIRWISE_PROBLEM_H
+#define FEINSUM_PAIRWISE_PROBLEM_H
+
+#include <string.h>
+
+#include "pairwise.h"
+
+/* Tiles, in entries, that are read in one order and written in another. */
+#define TILE 16
+
+/* Terms that are added up in registers, by rounding as coarse as the type's. */
+#define DIRECT_TERMS 512
+#define BLOCK_OF_DOT 1024
+
+/* Work that is worth waking another thread for; in virtual machines that takes 30 µs. */
+#define PER_THREAD_NS 60000
+
+/* How the products of one entry of the batch, or of many, are computed:
+   PACKED  in blocks that are copied, by register tiles;
+   DIRECT  by vectors of rows, where they lie;
+   DOT     by vectors of terms, where they lie in an operand;
+   LANES_OF_BATCH  by vectors of entries of the batch, where they lie;
+   TILED   without a sum, in lines, or in tiles that turn rows to columns;
+   SCALAR  one after the other, where there are few of each. */
+enum { PACKED, DIRECT, DOT, LANES_OF_BATCH, TILED, SCALAR };
+
+/* Indices that are looped over together, the last one fastest; strides in entries. */
+typedef struct {
+    int rank;
+    long n[MAX_INDICES];
+    long strides[MAX_INDICES][3];
+} Group;
+
+/* Two of the strides of an index matter to rows, columns and terms, three to a batch:
+   see `offsets` and `step`. TILED has one row and one column index with all three. */
+typedef struct {
+    Group batch, rows, columns, terms;
+    const void *a, *b;
+    void *c;
+    int is_complex, method, is_copied, is_turned;
+} Problem;
+
+typedef struct {
+    long at[MAX_INDICES], a, b, c;
+} Place;
+
+static inline long min(long x, long y) { return x < y ? x : y; }
+
+static inline long count(const Group *group)
+{
+    long n = 1;
+    for (int k = 0; k < group->rank; ++k)
+        n *= group->n[k];
+    return n;
+}
+
+static inline long count_last(const Group *group)
+{
+    return group->rank ? group->n[group->rank - 1] : 1;
+}
+
+static inline void move(const Group *group, int k, long by, Place *place)
+{
+    place->at[k] += by;
+    place->a += by * group->strides[k][0];
+    place->b += by * group->strides[k][1];
+    place->c += by * group->strides[k][2];
+}
+
+static inline void start(const Group *group, long first, Place *place)
+{
+    memset(place, 0, sizeof(Place));
+    for (int k = group->rank - 1; k >= 0; --k) {
+        move(group, k, first % group->n[k], place);
+        first /= group->n[k];
+    }
+}
+
+/* Go on by n along the last index, at most to its end, from where the next one steps. */
+static inline void step(const Group *group, long n, Place *place)
+{
+    for (int k = group->rank - 1; k >= 0; --k, n = 1) {
+        move(group, k, n, place);
+        if (place->at[k] < group->n[k])
+            return;
+        move(group, k, -group->n[k], place);
+    }
+}
+
+/* Roughly, the time of one thread with data in L2; measured on Zen 5. */
+double estimate_ns(const Problem *p);
+
+/* The longest vectors of this processor: 16 bytes, shifted by that. */
+int get_longest_vector(void);
+
+/* Compute the entries with vectors of 16 bytes, shifted by `length`. Returns 0, or -1 if
+   there is no memory for scratch. */
+int run_problem(int length, int is_single, const Problem *p, int n_threads);
+
+#endif

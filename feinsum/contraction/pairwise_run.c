@@ -1,0 +1,384 @@
+/* The products and sums of a problem, by the method that pairwise.c has chosen: for each
+   type and length of vectors, and by several threads. */
+
+#define _GNU_SOURCE /* processors of threads */
+#include "pairwise_problem.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+/* Entries per block; measured on Zen 3 to 5, where a block of the first operand of
+   double precision takes half of L2, and a strip of the second a third of L1. */
+#define BLOCK_TERMS 256
+#define BLOCK_ROWS 144
+#define BLOCK_COLUMNS 1024
+
+typedef struct {
+    long first_batch, n_batch, first_row, n_rows, first_column, n_columns;
+} Part;
+
+static int is_along_batch(const Problem *p)
+{
+    return p->method == LANES_OF_BATCH || p->method == SCALAR;
+}
+
+/* The offsets of some entries of a group, in the array of that stride. */
+static void offsets(const Group *group, long first, long n, int which, long *to)
+{
+    if (group->rank == 0) {
+        if (n)
+            *to = 0;
+        return;
+    }
+    long at[MAX_INDICES], offset = 0, rest = first;
+    for (int k = group->rank - 1; k >= 0; --k) {
+        at[k] = rest % group->n[k];
+        rest /= group->n[k];
+        offset += at[k] * group->strides[k][which];
+    }
+    const int last = group->rank - 1;
+    const long length = group->n[last], stride = group->strides[last][which];
+    for (long done = 0; done < n;) {
+        long run = min(length - at[last], n - done);
+        for (long i = 0; i < run; ++i)
+            to[done + i] = offset + i * stride;
+        done += run;
+        offset -= at[last] * stride;
+        at[last] = 0;
+        for (int k = last - 1; k >= 0; --k) {
+            offset += group->strides[k][which];
+            if (++at[k] < group->n[k])
+                break;
+            offset -= group->n[k] * group->strides[k][which];
+            at[k] = 0;
+        }
+    }
+}
+
+static inline int are_adjacent(const long *offsets, long n)
+{
+    int are = 1;
+    for (long k = 1; k < n; ++k)
+        are &= offsets[k] - offsets[k - 1] == 1;
+    return are;
+}
+
+/* The offsets of a part of rows and columns, and of all terms. */
+typedef struct {
+    long n_rows, n_columns, n_terms;
+    long *memory, *rows_a, *rows_c, *columns_b, *columns_c, *terms_a, *terms_b;
+} Offsets;
+
+static int find_offsets(const Problem *p, const Part *part, Offsets *o)
+{
+    Group terms = p->terms;
+    if (p->method == DOT && terms.rank) /* the last index is looped over apart */
+        --terms.rank;
+    o->n_rows = part->n_rows;
+    o->n_columns = part->n_columns;
+    o->n_terms = count(&terms);
+    o->memory = malloc(2 * (o->n_rows + o->n_columns + o->n_terms + 1) * sizeof(long));
+    if (o->memory == NULL)
+        return -1;
+    o->rows_a = o->memory, o->rows_c = o->rows_a + o->n_rows;
+    o->columns_b = o->rows_c + o->n_rows, o->columns_c = o->columns_b + o->n_columns;
+    o->terms_a = o->columns_c + o->n_columns, o->terms_b = o->terms_a + o->n_terms;
+    offsets(&p->rows, part->first_row, o->n_rows, 0, o->rows_a);
+    offsets(&p->rows, part->first_row, o->n_rows, 1, o->rows_c);
+    offsets(&p->columns, part->first_column, o->n_columns, 0, o->columns_b);
+    offsets(&p->columns, part->first_column, o->n_columns, 1, o->columns_c);
+    offsets(&terms, 0, o->n_terms, 0, o->terms_a);
+    offsets(&terms, 0, o->n_terms, 1, o->terms_b);
+    return 0;
+}
+
+/* Memory of this thread, which is kept for the next call, and freed with the thread. */
+static __thread struct {
+    void *memory;
+    size_t n_bytes;
+} held;
+static pthread_key_t held_key;
+
+static void *scratch(size_t n_bytes)
+{
+    if (held.n_bytes < n_bytes) {
+        free(held.memory);
+        held.n_bytes = 0;
+        held.memory = aligned_alloc(64, (n_bytes + 63) / 64 * 64);
+        pthread_setspecific(held_key, held.memory);
+        if (held.memory != NULL)
+            held.n_bytes = n_bytes;
+    }
+    return held.memory;
+}
+
+typedef int (*Run)(const Problem *, const Part *);
+
+#define CONCATENATE(x, y) x##_##y
+#define JOINED(x, y) CONCATENATE(x, y)
+#define NAME(x) JOINED(x, SUFFIX)
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define HAS_X86 1
+#ifdef __clang__
+#pragma clang attribute push( \
+    __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,fma"))), \
+    apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,fma,prefer-vector-width=256")
+#endif
+#define BYTES 64
+#define COLUMNS 12
+#define T double
+#define SUFFIX f64_avx512
+#include "pairwise_kernel.h"
+#undef T
+#undef SUFFIX
+#define T float
+#define SUFFIX f32_avx512
+#include "pairwise_kernel.h"
+#undef T
+#undef SUFFIX
+#undef BYTES
+#undef COLUMNS
+#ifdef __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#endif
+#define BYTES 32
+#define COLUMNS 6
+#define T double
+#define SUFFIX f64_avx2
+#include "pairwise_kernel.h"
+#undef T
+#undef SUFFIX
+#define T float
+#define SUFFIX f32_avx2
+#include "pairwise_kernel.h"
+#undef T
+#undef SUFFIX
+#undef BYTES
+#undef COLUMNS
+#ifdef __clang__
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+
+#define BYTES 16
+#define COLUMNS 6
+#define T double
+#define SUFFIX f64_base
+#include "pairwise_kernel.h"
+#undef T
+#undef SUFFIX
+#define T float
+#define SUFFIX f32_base
+#include "pairwise_kernel.h"
+#undef T
+#undef SUFFIX
+#undef BYTES
+#undef COLUMNS
+
+/* For vectors of 16 bytes and more: by length, then by type, float and double. */
+static const Run runs[][2] = {
+    {run_f32_base, run_f64_base},
+#ifdef HAS_X86
+    {run_f32_avx2, run_f64_avx2},
+    {run_f32_avx512, run_f64_avx512},
+#endif
+};
+static int longest; /* that this processor has, as a number in this list */
+
+int get_longest_vector(void) { return longest; }
+
+int count_vector_bytes(void) { return 16 << longest; }
+
+static void find_processor(void)
+{
+#ifdef HAS_X86
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
+        longest = 2;
+    else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        longest = 1;
+#endif
+}
+
+/* Threads that wait for parts; made when the first call needs them. One call at a time
+   has them: others run alone, as they would share the cores anyway. */
+#define MAX_THREADS 256
+
+static struct {
+    pthread_mutex_t lock, one_call;
+    pthread_cond_t has_work, is_done;
+    int n_threads, n_placed; /* see leave_processor */
+    pthread_t threads[MAX_THREADS];
+    Run run;
+    const Problem *problem;
+    Part *parts;
+    int n_parts, n_taken, n_left, failed;
+} pool = {
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .one_call = PTHREAD_MUTEX_INITIALIZER,
+    .has_work = PTHREAD_COND_INITIALIZER,
+    .is_done = PTHREAD_COND_INITIALIZER,
+};
+
+static void take_parts(void) /* with the lock */
+{
+    while (pool.n_taken < pool.n_parts) {
+        const Part *part = &pool.parts[pool.n_taken++];
+        pthread_mutex_unlock(&pool.lock);
+        int failed = pool.run(pool.problem, part);
+        pthread_mutex_lock(&pool.lock);
+        pool.failed |= failed;
+        if (--pool.n_left == 0)
+            pthread_cond_signal(&pool.is_done);
+    }
+}
+
+static void *work(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&pool.lock);
+    for (;;) {
+        take_parts();
+        pthread_cond_wait(&pool.has_work, &pool.lock);
+    }
+    return NULL;
+}
+
+/* The child of a fork has one thread, and no lock that another one held. */
+static void forget_threads(void)
+{
+    pthread_mutex_init(&pool.lock, NULL);
+    pthread_mutex_init(&pool.one_call, NULL);
+    pthread_cond_init(&pool.has_work, NULL);
+    pthread_cond_init(&pool.is_done, NULL);
+    pool.n_threads = pool.n_placed = pool.n_parts = pool.n_taken = 0;
+}
+
+/* Keep the waiting threads off the processor of the caller. Where threads of a BLAS still
+   spin on all others, Linux would wake ours behind the caller, which computes alone. */
+static void leave_processor(void) /* with the lock */
+{
+#ifdef __linux__
+    static cpu_set_t allowed;
+    static int processor = -1;
+    cpu_set_t now;
+    const int here = sched_getcpu();
+    if (here < 0 || sched_getaffinity(0, sizeof(now), &now))
+        return;
+    if (here != processor || !CPU_EQUAL(&now, &allowed))
+        pool.n_placed = 0;
+    processor = here, allowed = now;
+    if (CPU_COUNT(&now) > 1)
+        CPU_CLR(here, &now);
+    for (; pool.n_placed < pool.n_threads; ++pool.n_placed)
+        pthread_setaffinity_np(pool.threads[pool.n_placed], sizeof(now), &now);
+#endif
+}
+
+static int run_parts(Run run, const Problem *problem, Part *parts, int n_parts)
+{
+    if (n_parts == 1 || pthread_mutex_trylock(&pool.one_call)) {
+        int failed = 0;
+        for (int k = 0; k < n_parts; ++k)
+            failed |= run(problem, &parts[k]);
+        return failed;
+    }
+    pthread_mutex_lock(&pool.lock);
+    while (pool.n_threads < n_parts - 1 && pool.n_threads < MAX_THREADS) {
+        pthread_t *thread = &pool.threads[pool.n_threads];
+        if (pthread_create(thread, NULL, work, NULL))
+            break;
+        pthread_detach(*thread);
+        ++pool.n_threads;
+    }
+    leave_processor();
+    pool.run = run, pool.problem = problem, pool.parts = parts;
+    pool.n_parts = pool.n_left = n_parts, pool.n_taken = pool.failed = 0;
+    pthread_cond_broadcast(&pool.has_work);
+    take_parts();
+    while (pool.n_left)
+        pthread_cond_wait(&pool.is_done, &pool.lock);
+    int failed = pool.failed;
+    pthread_mutex_unlock(&pool.lock);
+    pthread_mutex_unlock(&pool.one_call);
+    return failed;
+}
+
+/* The part of a range that is the k-th of n, in multiples of `unit`. */
+static void divide(long n, int k, int n_parts, long unit, long *first, long *length)
+{
+    long n_units = (n + unit - 1) / unit;
+    long begin = n_units * k / n_parts * unit, end = n_units * (k + 1) / n_parts * unit;
+    *first = min(begin, n);
+    *length = min(end, n) - *first;
+}
+
+double estimate_ns(const Problem *p)
+{
+    const double n_batch = count(&p->batch), n_rows = count(&p->rows);
+    const double n_columns = count(&p->columns), n_terms = count(&p->terms);
+    const double n_products = p->method == PACKED
+                                  ? 0.02 * (n_rows + 8) * (n_columns + 8) * (n_terms + 2)
+                                  : (p->method == TILED ? 0.5 : 0.1) * n_rows *
+                                        n_columns * n_terms;
+    const double n_entries =
+        n_rows * n_terms + n_columns * n_terms + n_rows * n_columns;
+    return n_batch * ((p->is_complex ? 4 : 1) * n_products + 0.2 * n_entries);
+}
+
+int run_problem(int length, int is_single, const Problem *p, int n_threads)
+{
+    const Run run = runs[length][!is_single];
+    const long n_rows = count(&p->rows), n_columns = count(&p->columns);
+    const int is_along = is_along_batch(p);
+    const long n_batch = is_along ? count_last(&p->batch) : count(&p->batch);
+    const double worth = estimate_ns(p) / PER_THREAD_NS;
+    int n_parts = worth < n_threads ? (int)worth : n_threads;
+    if (n_parts > MAX_THREADS)
+        n_parts = MAX_THREADS;
+    const int by_batch = n_batch >= (p->method == LANES_OF_BATCH ? 64 : 2) * n_parts;
+    const int by_rows = n_rows >= n_columns;
+    if (n_parts > 1 && !by_batch && (by_rows ? n_rows : n_columns) < 16)
+        n_parts = 1;
+    if (n_parts < 1)
+        n_parts = 1;
+    Part parts[MAX_THREADS], whole = {0, n_batch, 0, n_rows, 0, n_columns};
+    for (int k = 0; k < n_parts; ++k) {
+        Part *part = &parts[k];
+        *part = whole;
+        if (by_batch)
+            divide(n_batch, k, n_parts, p->method == LANES_OF_BATCH ? 64 : 1,
+                   &part->first_batch, &part->n_batch);
+        else if (by_rows)
+            divide(n_rows, k, n_parts, 16, &part->first_row, &part->n_rows);
+        else
+            divide(n_columns, k, n_parts, 12, &part->first_column, &part->n_columns);
+    }
+    return run_parts(run, p, parts, n_parts);
+}
+
+int start_pairwise(void)
+{
+    find_processor();
+    return pthread_key_create(&held_key, free) ||
+                   pthread_atfork(NULL, NULL, forget_threads)
+               ? -1
+               : 0;
+}
