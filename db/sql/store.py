@@ -256,8 +256,8 @@ class SqlStore(SqlDatabase, Store):
     def remove(self, record_ids: Collection[str]) -> int:
         """Delete records, and who sent them, all or none; returns their number.
 
-        Nothing recorded should be lost: :func:`feinsum.db.exchange.collect_garbage`
-        writes them to a file first.
+        Nothing recorded should be lost:
+        :func:`feinsum.db.exchange.garbage.collect_garbage` writes them to a file first.
         """
         return self.write(delete_records, record_ids)
 
