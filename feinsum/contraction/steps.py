@@ -188,8 +188,9 @@ def plan_steps(steps: Sequence[Step], arrays: Arrays) -> tuple[PlannedStep, ...]
         shape = _compute_shape(step, [shape for shape, _, _ in operands])
         dtype = np.result_type(*(dtype for _, dtype, _ in operands))
         indices, threads = None, 0
-        if len(operands) == 2 and _is_for_kernel(step, operands):
-            indices = encode_indices(*step.inputs, step.output)
+        if _is_for_kernel(step, operands):
+            second = step.inputs[1] if len(operands) == 2 else ()
+            indices = encode_indices(step.inputs[0], second, step.output)
             n_entries = sum(prod(shape) for shape in (shape, *(x[0] for x in operands)))
             threads = int(n_entries * dtype.itemsize < SHORT_BYTES)
         plan.append(PlannedStep(step.operands, indices, shape, dtype, threads, step))
@@ -217,12 +218,13 @@ def run_plan(plan: Sequence[PlannedStep], arrays: Arrays) -> Any:
             step_operands = [values[number] for number in operands]
             value = _evaluate_by_numpy(step, step_operands, shape, dtype)
         else:
-            first, second = operands
+            first = values[operands[0]]
+            second = values[operands[1]] if len(operands) == 2 else np.ones((), dtype)
             value = make_aligned(shape, dtype)
             contract(
                 indices,
-                values[first],
-                values[second],
+                first,
+                second,
                 value,
                 threads or get_n_threads(),
             )
@@ -235,12 +237,16 @@ def run_plan(plan: Sequence[PlannedStep], arrays: Arrays) -> Any:
 def _is_for_kernel(
     step: Step, operands: Sequence[tuple[tuple[int, ...], np.dtype[Any], bool]]
 ) -> bool:
-    """Return whether the kernel supports the arrays."""
-    (_, dtype, is_readable), (_, second_dtype, is_other_readable) = operands
-    if not IS_BUILT or dtype not in DTYPES or second_dtype != dtype:
+    """Return whether the kernel supports the arrays: two, or one that is summed."""
+    _, dtype, _ = operands[0]
+    if not IS_BUILT or len(operands) > 2 or dtype not in DTYPES:
         return False
-    n_indices = len({*step.inputs[0], *step.inputs[1]})
-    return n_indices <= MAX_INDICES and is_readable and is_other_readable
+    indices = {index for term in step.inputs for index in term}
+    if len(operands) == 1 and len(indices) == len(step.output):
+        return False  # a view
+    return len(indices) <= MAX_INDICES and all(
+        other == dtype and is_readable for _, other, is_readable in operands
+    )
 
 
 def _is_readable(array: Any) -> bool:

@@ -58,6 +58,21 @@ def test_sums_of_one_operand_come_first():
     ]
 
 
+@pytest.mark.skipif(not steps.IS_BUILT, reason="installed without a compiler")
+def test_sums_of_one_operand_are_the_kernels():
+    """Of its dtypes; a view is none, and integers are added up by numpy."""
+    for text, dtype, is_kernels in (
+        ("ijk->j", "f8", True), ("iij->j", "f8", True), ("ijk->kij", "f8", False),
+        ("ijk->j", "i8", False), ("ii->i", "f8", False),
+    ):  # fmt: skip
+        inputs, output = text.split("->")
+        array = np.arange(3.0 ** len(inputs), dtype=dtype).reshape([3] * len(inputs))
+        (step,) = steps.plan_steps(find_steps([inputs], output), [array])
+        assert (step.indices is not None) == is_kernels
+        result = steps.run_plan([step], [array])
+        np.testing.assert_array_equal(result, np.einsum(text, array))
+
+
 def test_a_chain_of_more_indices_than_an_array_has_axes():
     """Each step has few of them."""
     n = 40
