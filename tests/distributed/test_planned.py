@@ -22,7 +22,7 @@ from tests.programs.random_programs import numbers, random_program
 
 
 def assert_right(made, arrays):
-    assert_as_reference(made.simulate, made.program, arrays)
+    assert_as_reference(made.program, arrays, made.simulate)
 
 
 def on_processes(n):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -83,11 +83,16 @@ def numbers(given: Program, seed: int = 0, **sizes: int) -> dict[str, np.ndarray
 
 
 def assert_right(
-    given: Program, arrays: Mapping[str, Any] | None = None, **sizes: int
+    given: Program,
+    arrays: Mapping[str, Any] | None = None,
+    run: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    **sizes: int,
 ) -> None:
-    """The program computes what the reference does, by default of random inputs."""
+    """The program computes what the reference does, by default of random inputs, and
+    on this node.
+    """
     arrays = numbers(given, **sizes) if arrays is None else arrays
-    found = run_program(given, arrays)
+    found = run_program(given, arrays) if run is None else run(arrays)
     for name, right in evaluate_program(given, arrays).items():
         assert found[name].dtype == right.dtype
         np.testing.assert_allclose(found[name], right, rtol=1e-10, atol=1e-10)

@@ -1,4 +1,4 @@
-"""The tree of errors: as it is drawn, with the codes that are drawn."""
+"""The codes of the tree of errors."""
 
 from __future__ import annotations
 
@@ -8,30 +8,6 @@ from feinsum import errors
 
 CLASSES = [value for value in vars(errors).values() if isinstance(value, type)]
 ERRORS = [cls for cls in CLASSES if issubclass(cls, errors.FeinsumError)]
-
-
-def _drawn() -> dict[str, tuple[str | None, str]]:
-    """The parent and the code of each class, read off the docstring's drawing."""
-    drawn, path = {}, []
-    for line in errors.__doc__.splitlines():
-        if found := re.fullmatch(r"    ([│├└─ ]*)(\w+Error) +([a-z-]+)", line):
-            branch, name, code = found.groups()
-            path[len(branch) // 4 :] = [name]
-            drawn[name] = (path[-2] if len(path) > 1 else None, code)
-    return drawn
-
-
-def test_the_tree_is_drawn():
-    """The drawing holds the errors of the module, each under its base class and with
-    its code: all of them and no others.
-    """
-    assert _drawn() == {
-        cls.__name__: (
-            None if cls is errors.FeinsumError else cls.__bases__[0].__name__,
-            cls.code,
-        )
-        for cls in ERRORS
-    }
 
 
 def test_codes_are_distinct():
