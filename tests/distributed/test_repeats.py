@@ -11,7 +11,7 @@ from feinsum.distributed.program_plan import build_statements
 from feinsum.distributed.repeats import find_blocks, plan_blocks
 from feinsum.programs import program
 from tests.distributed.cases import count_steps
-from tests.programs.random_programs import assert_right, numbers
+from tests.programs.random_programs import assert_right
 
 
 def layers(n: int, features: int = 16):
@@ -64,7 +64,7 @@ def test_few_blocks_are_planned_together(n):
 @pytest.mark.usefixtures("numpy_computes_blocks")
 def test_a_plan_of_blocks_is_right_and_counted():
     made = plan_program(layers(8), 4)
-    assert_right(made.simulate, made.program, numbers(made.program))
+    assert_right(made.program, run=made.simulate)
     counts = made.plan.counts
     assert counts == count_steps(made.plan.steps, made.plan.resident_elements)
 
