@@ -172,6 +172,26 @@ static int choose_method(Problem *p, int is_single)
     return n_products <= 64 || n_rows * n_columns <= 4 ? SCALAR : PACKED;
 }
 
+/* Loop over the results of dot products in the order of an operand that is read once: its
+   rows, or columns, become entries of the batch. */
+static void loop_in_order(Problem *p)
+{
+    const int is_first = count(&p->columns) == 1;
+    const Group *own = is_first ? &p->rows : &p->columns;
+    Group batch = {.rank = 0};
+    for (int k = 0; k < p->batch.rank; ++k)
+        insert(&batch, p->batch.n[k], p->batch.strides[k], !is_first);
+    for (int k = 0; k < own->rank; ++k) {
+        const long stride = own->strides[k][0];
+        const long strides[3] = {is_first ? stride : 0, is_first ? 0 : stride,
+                                 own->strides[k][1]};
+        insert(&batch, own->n[k], strides, !is_first);
+    }
+    merge(&batch);
+    p->batch = batch;
+    p->rows.rank = p->columns.rank = 0;
+}
+
 /* The entries of the result lie one behind the other, in some order. */
 static int is_compact(const Problem *p)
 {
@@ -523,6 +543,8 @@ static int contract(int is_single, int is_complex, const Index *indices, long n_
         return (is_copied ? contract_copied : contract_turned)(is_single, is_complex, indices, n_indices, a, b, c,
                                n_threads, operand);
     }
+    if (p->method == DOT && (count(&p->rows) == 1 || count(&p->columns) == 1))
+        loop_in_order(p);
     p->is_copied = p->method == DIRECT && !is_contiguous(&p->rows, 0);
     int length = get_longest_vector();
     if (p->method == DIRECT || p->method == LANES_OF_BATCH || p->method == DOT) {

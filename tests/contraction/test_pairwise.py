@@ -129,7 +129,8 @@ def test_sums_in_which_one_operand_lies_in_runs(n, dtype):
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize(
-    "subscripts", ["da,acd->ca", "db,cabd->cba", "abd,da->db", "dca,acbd->abc"]
+    "subscripts",
+    ["da,acd->ca", "db,cabd->cba", "abd,da->db", "dca,acbd->abc", "acd,cbad->acb"],
 )
 def test_a_small_operand_whose_neighbours_are_none_in_the_large_one(subscripts, dtype):
     """It is copied, once, also if no copy has neighbours: along broadcast axes."""
