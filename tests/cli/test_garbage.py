@@ -96,5 +96,5 @@ def test_statistics_tell_processors_apart(run, database):
 def test_an_empty_database_has_statistics(run, database):
     """Without a record there is no time."""
     open_store(database).close()
-    assert "recorded: never" in run("db", "stats").stdout
+    assert "recorded: never\n" in run("db", "stats").stdout
     assert json.loads(run("db", "stats", "--json").stdout)["oldest"] is None

@@ -169,8 +169,9 @@ def _print_stats(totals: Statistics) -> None:
     typer.echo(f"plans: {totals.n_plans}, retractions: {totals.n_retractions}")
     typer.echo(f"workloads: {totals.n_workloads}, devices: {totals.n_devices}")
     typer.echo(f"bytes: {totals.size_bytes}")
+    oldest, newest = _format_day(totals.oldest), _format_day(totals.newest)
     typer.echo(
-        f"recorded: {_format_day(totals.oldest)} to {_format_day(totals.newest)}"
+        f"recorded: {oldest} to {newest}" if totals.oldest else "recorded: never"
     )
     print_table(
         ("device", "driver"),
