@@ -482,6 +482,67 @@ int contract_strided(int is_single, int is_complex, const Index *indices, long n
     return contract(is_single, is_complex, indices, n_indices, a, b, c, n_threads, 2);
 }
 
+/* Whether the rows are indices of the second operand. Vectors go along them: they are
+   those of the operand that has the index of the result with unit stride. */
+static int are_swapped(const Index *indices, long n_indices)
+{
+    int is_swapped = 0;
+    for (long k = 0; k < n_indices; ++k) {
+        const Index *x = &indices[k];
+        if (x->extent > 1 && x->is_in[1] && !x->is_in[0] && x->strides[2] == 1)
+            is_swapped = 1;
+    }
+    return is_swapped;
+}
+
+/* Sort the indices into groups. */
+static void fill_groups(const Index *indices, long n_indices, int is_swapped, Problem *p)
+{
+    for (long k = 0; k < n_indices; ++k) {
+        const Index *x = &indices[k];
+        const long strides[3] = {x->strides[is_swapped], x->strides[!is_swapped],
+                                 x->strides[2]};
+        if (x->extent == 1)
+            continue;
+        if (!x->is_in[2])
+            insert(&p->terms, x->extent, strides, 0);
+        else if (x->is_in[0] && x->is_in[1])
+            insert(&p->batch, x->extent, strides, 2);
+        else
+            insert(x->is_in[is_swapped] ? &p->rows : &p->columns, x->extent, strides, 2);
+    }
+    merge(&p->batch);
+    merge(&p->rows);
+    merge(&p->columns);
+    merge(&p->terms);
+    split_rows(p);
+    keep(&p->rows, 0, 2);
+    keep(&p->columns, 1, 2);
+    keep(&p->terms, 0, 1);
+}
+
+/* The length of vectors that a method fills. */
+static int choose_length(const Problem *p, int is_single)
+{
+    int length = get_longest_vector();
+    if (p->method == DIRECT || p->method == LANES_OF_BATCH || p->method == DOT) {
+        const long n = count_last(p->method == DIRECT           ? &p->rows
+                                  : p->method == LANES_OF_BATCH ? &p->batch
+                                                                : &p->terms);
+        /* a long vector that is not filled is slower than a short one */
+        const long n_numbers = p->is_complex ? 2 * n : n;
+        /* of a short sum, the lanes of long vectors take longer to add up than to fill */
+        if (p->method == DOT && length > 1 && count(&p->terms) < (is_single ? 64 : 32))
+            length = 1;
+        while (length > 0 && n_numbers < (is_single ? 4 : 2) << length)
+            --length;
+    }
+    /* gcc 12 permutes vectors of 64 bytes wrongly */
+    return p->is_complex && p->method != PACKED && length > 1 ? 1 : length;
+}
+
+/* n_copies: 2 where an operand may be copied, and then the result; 1 where the result may;
+   else 0. */
 static int contract(int is_single, int is_complex, const Index *indices, long n_indices,
                     const void *a, const void *b, void *c, int n_threads, int n_copies)
 {
@@ -496,37 +557,10 @@ static int contract(int is_single, int is_complex, const Index *indices, long n_
         free(p);
         return failed;
     }
-    /* Vectors go along the rows: those are the indices of the operand that has the
-       index of the result with unit stride. */
-    int is_swapped = 0;
-    for (long k = 0; k < n_indices; ++k) {
-        const Index *x = &indices[k];
-        if (x->extent > 1 && x->is_in[1] && !x->is_in[0] && x->strides[2] == 1)
-            is_swapped = 1;
-    }
-    const int first = is_swapped, second = !is_swapped;
-    for (long k = 0; k < n_indices; ++k) {
-        const Index *x = &indices[k];
-        const long strides[3] = {x->strides[first], x->strides[second], x->strides[2]};
-        if (x->extent == 1)
-            continue;
-        if (!x->is_in[2])
-            insert(&p->terms, x->extent, strides, 0);
-        else if (x->is_in[0] && x->is_in[1])
-            insert(&p->batch, x->extent, strides, 2);
-        else
-            insert(x->is_in[first] ? &p->rows : &p->columns, x->extent, strides, 2);
-    }
+    const int is_swapped = are_swapped(indices, n_indices);
     if (is_swapped)
         p->a = b, p->b = a;
-    merge(&p->batch);
-    merge(&p->rows);
-    merge(&p->columns);
-    merge(&p->terms);
-    split_rows(p);
-    keep(&p->rows, 0, 2);
-    keep(&p->columns, 1, 2);
-    keep(&p->terms, 0, 1);
+    fill_groups(indices, n_indices, is_swapped, p);
     p->method = choose_method(p, is_single);
     if (p->method != LANES_OF_BATCH && p->method != DOT && count(&p->terms) == 1 &&
         (count(&p->rows) == 1 || count(&p->columns) == 1)) {
@@ -536,32 +570,17 @@ static int contract(int is_single, int is_complex, const Index *indices, long n_
     if (n_copies > 0 && (p->method == PACKED || p->method == SCALAR) &&
         count(&p->terms) >= MIN_TURNED &&
         (count(&p->rows) == 1) != (count(&p->columns) == 1)) {
-        const int operand = count(&p->rows) == 1 ? second : first;
-        const int is_copied = n_copies > 1 && is_scattered(indices, n_indices, operand) &&
+        const int large = is_swapped == (count(&p->columns) == 1);
+        const int is_copied = n_copies > 1 && is_scattered(indices, n_indices, large) &&
                               count(&p->rows) + count(&p->columns) > MIN_SHARED_ENTRY;
         free(p);
-        return (is_copied ? contract_copied : contract_turned)(is_single, is_complex, indices, n_indices, a, b, c,
-                               n_threads, operand);
+        return (is_copied ? contract_copied : contract_turned)(
+            is_single, is_complex, indices, n_indices, a, b, c, n_threads, large);
     }
     if (p->method == DOT && (count(&p->rows) == 1 || count(&p->columns) == 1))
         loop_in_order(p);
     p->is_copied = p->method == DIRECT && !is_contiguous(&p->rows, 0);
-    int length = get_longest_vector();
-    if (p->method == DIRECT || p->method == LANES_OF_BATCH || p->method == DOT) {
-        const long n = count_last(p->method == DIRECT           ? &p->rows
-                                  : p->method == LANES_OF_BATCH ? &p->batch
-                                                                : &p->terms);
-        /* a long vector that is not filled is slower than a short one */
-        const long n_numbers = is_complex ? 2 * n : n;
-        /* of a short sum, the lanes of long vectors take longer to add up than to fill */
-        if (p->method == DOT && length > 1 && count(&p->terms) < (is_single ? 64 : 32))
-            length = 1;
-        while (length > 0 && n_numbers < (is_single ? 4 : 2) << length)
-            --length;
-    }
-    /* gcc 12 permutes vectors of 64 bytes wrongly */
-    if (is_complex && p->method != PACKED && length > 1)
-        length = 1;
+    const int length = choose_length(p, is_single);
     const int failed = is_shared_sum(p, n_threads)
                            ? sum_in_parts(length, p, is_single, n_threads)
                            : run_problem(length, is_single, p, n_threads);
