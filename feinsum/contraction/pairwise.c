@@ -1,4 +1,4 @@
-/* A contraction of two operands of any ranks, without copies of either.
+/* A contraction of two operands of any ranks, without a copy of a large one.
 
    The indices form four groups: the batch, which both operands and the result have; the
    rows, of the first operand and the result; the columns, of the second and the result;
@@ -8,7 +8,10 @@
    anywhere (the block-scatter layout of Matthews 2018, section 4). So packing, which a
    fast product of matrices does anyway, reads by offsets, and tiles are stored by them.
 
-   This file knows strides and pointers; arrays of Python are those of einsum.c.
+   This file chooses the method by the strides; pairwise_run.c has the loops. A small
+   operand, or the result, is copied where no order of the loops has vectors otherwise.
+
+   Both know strides and pointers; arrays of Python are those of einsum.c.
 */
 
 #include "pairwise_problem.h"

@@ -2,7 +2,7 @@
 
 Each index is a batch, row, column or summed index of a matrix product, depending on the
 arrays that have it. The kernel takes the offsets of each of these groups in each array.
-So it computes any contraction as such a product, without transposing an array:
+So it computes any contraction as such a product, without transposing a large array:
 ``abcd,ec->deab`` has the rows ``abd``, the columns ``e`` and the terms ``c``. See
 ``pairwise.c``.
 

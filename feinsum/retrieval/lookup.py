@@ -58,7 +58,12 @@ from feinsum.retrieval.kernel_trials import (
 )
 from feinsum.retrieval.matching import MatchingFacts, select_candidates
 from feinsum.retrieval.phases import mark_separable
-from feinsum.retrieval.request import Request, RetrievalOptions, choose_policy
+from feinsum.retrieval.request import (
+    Request,
+    RetrievalOptions,
+    check_option_names,
+    choose_policy,
+)
 from feinsum.retrieval.result import NOTHING_FASTER, NestSelection, Retrieval
 from feinsum.retrieval.search import recall_trials, select_first_valid
 from feinsum.settings import quick_collections
@@ -176,8 +181,9 @@ def explain(
 
     Raises:
         NotAKernelError: if ``target`` is neither of these.
-        InvalidOptionError: for an unknown ``policy`` or ``effort``.
+        InvalidOptionError: for an unknown option, ``policy`` or ``effort``.
     """
+    check_option_names(options)
     _check_arguments(options.get("policy"), options.get("effort"))
     is_einsum = isinstance(target, BatchedEinsum)
     if not is_einsum:

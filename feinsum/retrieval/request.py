@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,7 @@ import loopy as lp
 
 from feinsum.db import Database, looked_up_store
 from feinsum.errors import DeviceUnavailableError, NotAnEinsumError
-from feinsum.options import get_option
+from feinsum.options import check_option, get_option
 from feinsum.predict import Effort, get_effort
 from feinsum.raising import RaisedKernel, called_kernels, raise_kernel
 from feinsum.records import WORST_ACCEPTED, MatchLevel, Policy, Store
@@ -43,6 +43,16 @@ class RetrievalOptions(TypedDict, total=False):
     effort: Effort | None
 
 
+def check_option_names(names: Iterable[str]) -> None:
+    """Refuse options that a retrieval does not have.
+
+    Raises:
+        InvalidOptionError: naming the options.
+    """
+    for name in names:
+        check_option("option", name, [*RetrievalOptions.__annotations__])
+
+
 @dataclass(frozen=True)
 class Request:
     """A kernel and the options of its retrieval; see :func:`feinsum.retrieve`.
@@ -69,8 +79,9 @@ class Request:
         """Build a request; environment variables supply omitted options.
 
         Raises:
-            InvalidOptionError: for a policy or an effort that does not exist.
+            InvalidOptionError: for an unknown option, policy or effort.
         """
+        check_option_names(options)
         fields: dict[str, Any] = {**options}
         fields["policy"] = choose_policy(options.get("policy"))
         fields["verify"] = is_verification_on(options.get("verify"))

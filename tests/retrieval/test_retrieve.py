@@ -72,6 +72,13 @@ def test_a_wrong_option_is_refused(options):
             call(subject, database=InMemoryStore(), **options)
 
 
+@pytest.mark.parametrize("call", [explain, look_up])
+def test_an_unknown_option_is_refused(call):
+    """By its name, with the names of those that exist."""
+    with pytest.raises(InvalidOptionError, match=r"option is 'polcy'; .* policy,"):
+        call(reduction().kernel, polcy="strict")
+
+
 # something is known
 
 
