@@ -12,9 +12,9 @@ boxes, distribution               which part of a tensor each rank holds
 groups, schedule, plans, checks   the einsums, who computes what, plans, their rules
 steps, messages                   what each rank does; collectives and phases
 counts, levels                    what moves, in all and between hosts
-planner, search, maps,            the best plan; plans made from others; repeated
-grids, elimination, assembly,     blocks; prices and measured times
-choosing, repeats
+planner, search, maps,            the best plan; plans from schedules and from other
+grids, elimination, assembly,     plans; repeated blocks; prices and measured times
+variations, choosing, repeats
 storage                           dense and sparse arrays, their parts, on GPUs
 local, mpi, on_dask, engines      running plans, on fleets
 on_jax                            plans as functions of JAX arrays
@@ -24,12 +24,7 @@ program_plan                      plans of programs
 ================================= ==================================================
 """
 
-from feinsum.distributed.assembly import (
-    assemble,
-    assemble_statements,
-    with_cyclic,
-    with_sizes,
-)
+from feinsum.distributed.assembly import assemble, assemble_statements
 from feinsum.distributed.boxes import Box
 from feinsum.distributed.choosing import cheapest, price
 from feinsum.distributed.counts import Counts, Edge, Outcome, Rates, RunReport
@@ -52,6 +47,7 @@ from feinsum.distributed.planner import best_plans, plan, plan_statements
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.program_plan import ProgramPlan, plan_program
 from feinsum.distributed.schedule import GroupSchedule, LeafWork, Loop
+from feinsum.distributed.variations import with_cyclic, with_processes, with_sizes
 
 __all__ = [
     "ENGINES",
@@ -98,5 +94,6 @@ __all__ = [
     "scatter",
     "statements",
     "with_cyclic",
+    "with_processes",
     "with_sizes",
 ]

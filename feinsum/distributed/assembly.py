@@ -1,11 +1,10 @@
-"""Building plans: from schedules, and from other plans with other distributions.
+"""Building plans from schedules, and with the axes of machines in another order.
 
 :func:`with_schedules` completes schedules with what follows from them: where operands
-start, and the leaves. :func:`with_sizes` changes extents, :func:`with_cyclic`
-distributes indices cyclically, and :func:`arrange_axes` reorders machine axes so that
-little passes between hosts: ranks of a host are consecutive, so the last axes of a
-machine lie within hosts. For a machine of 2 x 4 processes on hosts of two, with the
-axis that a tensor is copied along::
+start, and the leaves. :func:`arrange_axes` reorders machine axes so that little passes
+between hosts: ranks of a host are consecutive, so the last axes of a machine lie within
+hosts. For a machine of 2 x 4 processes on hosts of two, with the axis that a tensor is
+copied along::
 
     x=2 y=4: hosts are pairs along y       x=4 y=2: each host is a row
     rank  0 1 | 2 3                        rank  0 1
@@ -24,9 +23,11 @@ from typing import Literal, TypeAlias
 
 from feinsum.contraction.paths import Path
 from feinsum.distributed.checks import find_request_violations
-from feinsum.distributed.distribution import Distribution, Machine
+from feinsum.distributed.distribution import (
+    Distribution,
+    Machine,
+)
 from feinsum.distributed.groups import (
-    Access,
     Group,
     Statements,
     get_extents,
@@ -40,8 +41,8 @@ from feinsum.distributed.schedule import (
     choose_initial_distribution,
     list_leaves,
 )
-from feinsum.errors import InvalidEinsumError, PlanError
-from feinsum.ir import BatchedEinsum, Operand, SizeParam, to_text
+from feinsum.errors import PlanError
+from feinsum.ir import BatchedEinsum, to_text
 
 Starts = Mapping[str, Distribution]
 
@@ -183,136 +184,6 @@ def place_operands(
                 need = schedule.needs(access)
                 starts[access.tensor] = choose_initial_distribution(need, shape)
     return starts
-
-
-def with_cyclic(plan: Plan, indices: Collection[str]) -> Plan:
-    """Return the same plan with some indices distributed cyclically.
-
-    Along a machine axis of P processes that partitions such an index, process p has the
-    values ``x`` with ``x % P == p`` instead of a block. If P divides the extent,
-    the same number of elements moves as before.
-
-    Source: Blackford et al., *ScaLAPACK Users' Guide*, section 4.3.
-
-    Raises:
-        PlanError: with the rule ``cyclic``, for a name that is not an index of the
-            plan.
-
-    >>> import feinsum
-    >>> A, B = feinsum.array("A", (7, 4)), feinsum.array("B", (4, 4))
-    >>> plan = feinsum.plan(feinsum.einsum("ij,jk->ik", A, B), processes=2)
-    >>> cyclic = with_cyclic(plan, ["i"])
-    >>> cyclic.starts["A"].notation("ij"), cyclic.start_box("A", 1)
-    ('ij->i%', (range(1, 7, 2), range(0, 4)))
-    """
-    if unknown := sorted(set(indices) - set(plan.extents)):
-        raise PlanError(
-            f"no index {unknown[0]}; there are {', '.join(plan.extents)}",
-            rules=("cyclic",),
-        )
-
-    def distribute(distribution: Distribution, access: Access) -> Distribution:
-        pairs = zip(access.indices, distribution.cuts, strict=True)
-        cyclic = tuple(k for index, cuts in pairs if index in indices for k in cuts)
-        return replace(distribution, cyclic=cyclic)
-
-    def schedule_cyclic(group: Group, schedule: GroupSchedule) -> GroupSchedule:
-        cyclic = tuple(k for k, index in enumerate(schedule.axes) if index in indices)
-        result = distribute(schedule.result, group.output)
-        loop = schedule.loop and replace(
-            schedule.loop, is_cyclic=schedule.loop.index in indices
-        )
-        return replace(schedule, cyclic=cyclic, result=result, loop=loop)
-
-    starts = {
-        name: distribute(start, plan.first_accesses[name])
-        for name, start in plan.starts.items()
-        if name not in plan.placed
-    }
-    schedules = [schedule_cyclic(*pair) for pair in plan.scheduled]
-    return with_schedules(plan, schedules, starts=starts)
-
-
-def with_sizes(
-    plan: Plan, extents: Mapping[str, int], *, nonzeros: int | None = None
-) -> Plan:
-    """Return the same plan for other extents, without a search.
-
-    Machines, the indices that their axes partition, and all distributions stay, so that
-    arrays of one family of problems are distributed alike. Blocks, leaves and counts
-    are those of the new extents. Whether another plan would now finish sooner, a search
-    (:func:`feinsum.distributed.plan`) finds out.
-
-    Args:
-        plan: a plan of one einsum or of statements.
-        extents: the new extent of some indices, by name; others keep theirs.
-        nonzeros: entries of a sparse operand; by default its density stays.
-
-    Raises:
-        PlanError: with the rule ``sizes``, for an unknown index or a wrong extent, or
-            with one that the plan breaks at these extents.
-
-    >>> import feinsum
-    >>> A, B = feinsum.array("A", (600, 600)), feinsum.array("B", (600, 600))
-    >>> square = feinsum.plan(feinsum.einsum("ij,jk->ik", A, B), processes=8)
-    >>> longer = with_sizes(square, {"i": 1000})
-    >>> longer.shape("A"), longer.result == square.result, longer.counts.moved
-    ((1000, 600), True, 1560000)
-    """
-    if unknown := sorted(set(extents) - set(plan.extents)):
-        raise PlanError(
-            f"no index {unknown[0]}; there are {', '.join(plan.extents)}",
-            rules=("sizes",),
-        )
-    for index, extent in extents.items():
-        if isinstance(extent, bool) or not isinstance(extent, int) or extent < 0:
-            raise PlanError(
-                f"extent {index}={extent!r}; expected an integer from 0",
-                rules=("sizes",),
-            )
-    if plan.statements is not None:
-        all_extents = {**plan.extents, **extents}
-        statements = replace(plan.statements, extents=all_extents)
-        resized = replace(plan, statements=statements)
-        return with_schedules(resized, plan.schedules, starts=plan.starts)
-    einsum, sizes = _resize_einsum(plan.batched_einsum, plan.sizes, extents)
-    if nonzeros is None and plan.sparse_term is not None:
-        size = prod(get_shape(plan.sparse_term, {**plan.extents, **extents}))
-        nonzeros = round(plan.density[plan.sparse_term.tensor] * size)
-    resized = replace(plan, einsum=to_text(einsum), sizes=sizes, nonzeros=nonzeros)
-    return with_schedules(resized, plan.schedules, starts=plan.starts)
-
-
-def _resize_einsum(
-    einsum: BatchedEinsum, sizes: Mapping[str, int], extents: Mapping[str, int]
-) -> tuple[BatchedEinsum, dict[str, int]]:
-    """Return an einsum with new extents, and the values of its size parameters."""
-    new_sizes = dict(sizes)
-    for term, operand in zip(einsum.inputs, einsum.rows[0], strict=True):
-        for index, extent in zip(term, operand.shape, strict=True):
-            if index in extents and isinstance(extent, SizeParam):
-                new_sizes[extent.name] = extents[index]
-
-    def resize(operand: Operand, term: Sequence[str]) -> Operand:
-        shape = tuple(
-            extent if isinstance(extent, SizeParam) else extents.get(index, extent)
-            for index, extent in zip(term, operand.shape, strict=True)
-        )
-        return replace(operand, shape=shape)
-
-    (row,) = einsum.rows
-    try:
-        resized = replace(einsum, rows=(tuple(map(resize, row, einsum.inputs)),))
-    except InvalidEinsumError as error:  # an array that is read by several indices
-        raise PlanError(f"wrong extents: {error}", rules=("sizes",)) from None
-    actual = get_extents(resized, new_sizes)
-    if differing := sorted(i for i, extent in extents.items() if actual[i] != extent):
-        raise PlanError(
-            f"extents of {', '.join(differing)} are one size parameter; expected one "
-            "value for all of its indices",
-            rules=("sizes",),
-        )
-    return resized, new_sizes
 
 
 # ---- the order of machine axes on hosts and smaller units

@@ -26,7 +26,7 @@ from math import inf
 from statistics import median
 
 from feinsum.canonical import canonicalize
-from feinsum.distributed.assembly import with_cyclic, with_schedules
+from feinsum.distributed.assembly import with_schedules
 from feinsum.distributed.counts import TIE, Estimate, Rates
 from feinsum.distributed.distribution import Distribution
 from feinsum.distributed.fleets import describe_fleet_here
@@ -36,6 +36,7 @@ from feinsum.distributed.maps import MAX_EXCESS
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import LeafWork
 from feinsum.distributed.search import find_best_of_machines, find_best_schedules
+from feinsum.distributed.variations import with_cyclic
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.ir.workload import with_extents
 from feinsum.records import Fleet, Links, PlanRecord, Store, judge

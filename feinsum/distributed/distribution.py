@@ -225,6 +225,20 @@ def find_machine_violations(machine: Machine, n_processes: int) -> Iterator[Viol
         )
 
 
+def check_processes(processes: object) -> None:
+    """Refuse a number of processes that no plan has.
+
+    Raises:
+        PlanError: with the rule ``processes``.
+    """
+    is_number = isinstance(processes, int) and not isinstance(processes, bool)
+    if not (is_number and 1 <= processes <= MAX_PROCESSES):  # type: ignore[operator]
+        raise PlanError(
+            f"processes={processes!r}; expected an integer from 1 to {MAX_PROCESSES}",
+            rules=("processes",),
+        )
+
+
 def factorizations(
     number: int, max_factors: int = MAX_AXES
 ) -> Iterator[tuple[int, ...]]:

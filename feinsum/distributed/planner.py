@@ -62,7 +62,7 @@ from feinsum.distributed.choosing import (
     search_plan,
 )
 from feinsum.distributed.counts import USUAL, Rates
-from feinsum.distributed.distribution import MAX_PROCESSES
+from feinsum.distributed.distribution import check_processes
 from feinsum.distributed.groups import (
     Group,
     Statements,
@@ -176,7 +176,7 @@ def plan(
     (True, 'ik->*')
     """
     require_einsum(einsum)
-    _check_processes(processes)
+    check_processes(processes)
     levels = convert_levels(ranks_per_host)
     extents = get_extents(einsum, sizes or {})
     steps = None if path is None else tuple(tuple(step) for step in path)
@@ -236,7 +236,7 @@ def plan_statements(
     >>> plan_statements(both, processes=4).counts.moved
     7200
     """
-    _check_processes(processes)
+    check_processes(processes)
     levels = convert_levels(ranks_per_host)
     bare = Plan("", {}, processes, (), (), {}, (), statements=statements.check())
     bare = with_requested(bare, starts or {}, results or {})
@@ -280,15 +280,6 @@ def best_plans(
 
 
 # ---- arguments
-
-
-def _check_processes(processes: object) -> None:
-    is_number = isinstance(processes, int) and not isinstance(processes, bool)
-    if not (is_number and 1 <= processes <= MAX_PROCESSES):  # type: ignore[operator]
-        raise PlanError(
-            f"processes={processes!r}; expected an integer from 1 to {MAX_PROCESSES}",
-            rules=("processes",),
-        )
 
 
 def _compute_max_elements(memory: int | str | None, itemsize: int) -> float:

@@ -11,7 +11,7 @@ import pytest
 
 import feinsum
 from benchmarks.papers.schedules import named_plans
-from feinsum.distributed import Plan, plan, with_cyclic, with_sizes
+from feinsum.distributed import Plan, plan, with_cyclic, with_processes, with_sizes
 from feinsum.errors import PlanError
 from feinsum.ir import from_text
 from tests.distributed.cases import (
@@ -71,6 +71,15 @@ def test_laws_hold_at_any_extents(name):
     resized = with_sizes(made, extents)
     assert_lawful(resized)
     assert resized.final_distributions == made.final_distributions
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_laws_hold_on_any_machine(name):
+    """Axes may have any sizes, also one, or more than an index has values."""
+    rng, problem = random.Random(name), PROBLEMS[name]
+    made = random_plan(rng, problem, rng.choice([2, 3, 4, 6]))
+    if len({s.machine for s in made.schedules}) == 1:
+        assert_lawful(with_processes(made, rng.choice([1, 5, 7, 8, 12])))
 
 
 @pytest.mark.parametrize("name", ["1mm", "paper", "same twice", "total"])

@@ -1,4 +1,7 @@
-"""Plans for other extents: right results, exact counts, distributions that stay."""
+"""Plans for other extents and numbers of processes: right results, exact counts.
+
+Distributions stay: machine axes partition the same indices.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,15 @@ import numpy as np
 import pytest
 
 import feinsum
-from feinsum.distributed import plan, plan_statements, statements, with_sizes
+from feinsum.distributed import (
+    Distribution,
+    Machine,
+    plan,
+    plan_statements,
+    statements,
+    with_processes,
+    with_sizes,
+)
 from feinsum.errors import PlanError
 from feinsum.ir import SizeParam
 from feinsum.sparse import to_dense
@@ -93,3 +104,67 @@ def test_statements_share_an_index():
     )
     resized = with_sizes(plan_statements(both, processes=2), {"n": 5, "h": 3})
     assert resized.shape("H") == (5, 3)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("processes", [1, 3, 4, 6, 8])
+def test_machines_of_any_number_of_processes(name, processes):
+    """Axes partition the same indices; results are numpy's, counts are exact."""
+    made = plan(KERNELS[name], processes=4)
+    moved = with_processes(made, processes).check()
+    assert moved.processes == processes
+    assert [s.axes for s in moved.schedules] == [s.axes for s in made.schedules]
+    assert {s.machine.n_processes for s in moved.schedules} == {processes}
+    assert is_numpys(moved)
+    assert with_processes(moved, 4).check().processes == 4
+
+
+@pytest.mark.parametrize("processes", [2, 6, 12, 16, 24, 64])
+def test_a_product_on_any_machine_is_as_fast_as_a_planned_one(processes):
+    """Its three axes have the sizes that a search would choose, or as good ones."""
+    einsum = einsum_of("ij,jk->ik", every=600)
+    moved = with_processes(plan(einsum, processes=8), processes)
+    best = plan(einsum, processes=processes)
+    assert moved.estimate().seconds <= 1.03 * best.estimate().seconds
+
+
+def test_requested_distributions_move_along():
+    """Those of the plan's machine, and copies on every process."""
+    einsum = einsum_of("ij,j->i", every=12)
+    first = plan(einsum, processes=4)
+    again = plan(einsum, processes=4, starts=first.starts, result="replicated")
+    moved = with_processes(again, 6)
+    assert moved.placed == again.placed
+    assert moved.result_box(5) == (range(12),)
+    assert is_numpys(moved)
+
+
+def test_statements_keep_their_machine():
+    both = statements(
+        ["H[n,h] = X[n,f] * V[f,h]", "Y[n,f] = H[n,h] * V[f,h]"],
+        {"X": (8, 6), "V": (6, 4)},
+    )
+    made = plan_statements(both, processes=2)
+    moved = with_processes(made, 6)
+    assert len({s.machine for s in moved.schedules}) == 1
+    assert is_numpys(moved)
+
+
+@pytest.mark.parametrize("processes", [0, 2.0, True, 5000])
+def test_no_plan_has_such_a_number_of_processes(processes):
+    with pytest.raises(PlanError, match="expected an integer from 1") as caught:
+        with_processes(plan(einsum_of("ij,j->i", every=6), processes=2), processes)
+    assert caught.value.rules == ("processes",)
+
+
+def test_machines_that_cannot_change_are_refused():
+    """One without axes, and one on which no process of another machine fits."""
+    einsum = einsum_of("ij,j->i", every=6)
+    with pytest.raises(PlanError, match="of 0 axes at least") as caught:
+        with_processes(plan(einsum, processes=1), 2)
+    assert caught.value.rules == ("processes",)
+    on_two_of_four = Distribution.parse("ij->i", Machine((2,)))
+    made = plan(einsum, processes=4, starts={"A": on_two_of_four})
+    with pytest.raises(PlanError, match="expected the machine of the plan") as caught:
+        with_processes(made, 6)
+    assert caught.value.rules == ("starts",)
