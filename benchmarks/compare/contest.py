@@ -67,7 +67,8 @@ class Outcome:
     @property
     def quartiles_s(self) -> tuple[float, float]:
         """The lower and the upper one of the samples."""
-        return compute_quartiles(self.samples_s)
+        quartiles_s = compute_quartiles(self.samples_s)
+        return quartiles_s.low, quartiles_s.high
 
     @property
     def spread_s(self) -> float:

@@ -1,7 +1,7 @@
-"""Fast reads for a server: plain statements over a pool of their own.
+"""Fast reads for a server: plain statements on a connection of their own.
 
 Look-ups are most of the load of a service, so their statements are written out as SQL,
-each one statement and one transaction, on connections with automatic commit that need
+each one statement and one transaction, on a connection with automatic commit that needs
 neither BEGIN nor COMMIT.
 
 :meth:`Reader.generation` tells whether anyone committed anything since the last call,
@@ -159,41 +159,25 @@ class FactRow(NamedTuple):
 
 
 class Reader(SqlDatabase):
-    """Reads of one database, from any thread; :meth:`close` ends all of them.
+    """Reads of one database, from any thread, one at a time.
 
-    Connections are those of a pool of SQLAlchemy: as many as there were concurrent
-    reads, the most recently used one first. When a server drops one, the pool replaces
-    all of them, and the read is retried.
+    All use one connection, which is kept: to take one from the pool costs more than
+    many a read. When a server drops it, the read is retried on another one.
     """
 
     def __init__(self, location: Location) -> None:
         super().__init__(make_engine(location, is_reader=True), location)
         self._dialect = self.engine.dialect.name
         self._lock = threading.Lock()
-        self._watch: Connection | None = None
-        self._n_watches = 0
+        self._connection: Connection | None = None
+        self._n_connections = 0
 
     def generation(self) -> object:
         """Return a value that differs from all earlier ones after any commit."""
-        return self.retry(self._read_generation)
-
-    def _read_generation(self) -> object:
-        # One connection that stays open; two threads must not use it at once.
-        with self._lock, translate_errors(self.location):
-            if self._watch is None:
-                self._watch = self.connect()
-                self._n_watches += 1
-            try:
-                statement = GENERATION[self._dialect]
-                version = self._watch.exec_driver_sql(statement).scalar_one()
-                self._watch.rollback()
-            except Exception:
-                self._watch.close()
-                self._watch = None
-                raise
-            # Values of data_version are comparable within one connection only, so that
-            # each new connection has a number of its own.
-            return self._n_watches, version
+        # Values of data_version are comparable within one connection only, so that
+        # each new connection has a number of its own.
+        n_connections, ((version,),) = self._execute(GENERATION[self._dialect])
+        return n_connections, version
 
     def facts(self, workloads: Sequence[str]) -> dict[str, list[StoredFact]]:
         """Return the valid facts of workloads, as look-ups see them."""
@@ -238,10 +222,10 @@ class Reader(SqlDatabase):
         return {row[0]: parse_device_row(row[1:]) for row in self._read_rows(DEVICES)}
 
     def close(self) -> None:
-        """Close all connections; only when no thread reads any more."""
-        if self._watch is not None:
-            self._watch.close()
-            self._watch = None
+        """Close the connection; only when no thread reads any more."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
         super().close()
 
     def _read_rows_in_parts(
@@ -259,7 +243,27 @@ class Reader(SqlDatabase):
     def _read_rows(
         self, statement: str, values: tuple[Any, ...] = ()
     ) -> Sequence[Sequence[Any]]:
-        return self.read(lambda c: c.exec_driver_sql(statement, values).all())
+        return self._execute(statement, values)[1]
+
+    def _execute(
+        self, statement: str, values: tuple[Any, ...] = ()
+    ) -> tuple[int, Sequence[Sequence[Any]]]:
+        """Return the number of the connection that was used, and the rows."""
+
+        def run() -> tuple[int, Sequence[Sequence[Any]]]:
+            with self._lock, translate_errors(self.location):
+                if self._connection is None:
+                    self._connection = self.connect()
+                    self._n_connections += 1
+                try:
+                    rows = self._connection.exec_driver_sql(statement, values).all()
+                except BaseException:
+                    self._connection.close()
+                    self._connection = None
+                    raise
+                return self._n_connections, rows
+
+        return self.retry(run)
 
 
 def _read_facts(rows: Iterable[Sequence[Any]]) -> Iterator[StoredFact]:

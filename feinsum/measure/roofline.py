@@ -180,8 +180,9 @@ class Rung:
     @property
     def spread(self) -> tuple[float, float]:
         """Operations per second at the upper and the lower quartile of the times."""
-        low_s, high_s = compute_quartiles(self.samples_s)
-        return self.work.n_operations / high_s, self.work.n_operations / low_s
+        quartiles_s = compute_quartiles(self.samples_s)
+        n = self.work.n_operations
+        return n / quartiles_s.high, n / quartiles_s.low
 
 
 def measure_ladder(

@@ -264,6 +264,9 @@ def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
     first = find_tied_records([record for record in current if record.is_trusted])
     first |= find_tied_records([record for record in current if not record.is_trusted])
 
+    if len(useful) < 2:  # as of most workloads
+        return tuple(useful)
+
     def sort_key(
         record: TuningRecord,
     ) -> tuple[bool, bool, bool, float, bool, bool, int, str, str]:
@@ -298,13 +301,15 @@ def find_outdated_records(records: Iterable[TuningRecord]) -> frozenset[str]:
 
     Untrusted records replace none: one false time would hide a good recipe.
     """
+    trusted = [record for record in records if record.is_trusted]
+    if len(trusted) < 2:
+        return frozenset()
     groups: dict[Hashable, list[TuningRecord]] = {}
-    for record in records:
+    for record in trusted:
         environment = record.environment
         versions = environment.driver_version, environment.platform_version
         key = record.recipe, environment.device, versions, record.measurement.sizes
-        if record.is_trusted:
-            groups.setdefault(key, []).append(record)
+        groups.setdefault(key, []).append(record)
     outdated = set[str]()
     for group in groups.values():
         if len(group) > 1:

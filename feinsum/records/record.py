@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from math import inf, sqrt
-from statistics import median, quantiles
+from statistics import quantiles
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
@@ -213,25 +213,34 @@ class Measurement(Part):
     footprint_bytes: Count
     verification: Verification
 
+    # computed once: a look-up ranks by them, and parsing a record costs hardly more
+    @cached_property
+    def quartiles_s(self) -> Quartiles:
+        return compute_quartiles(self.samples_s)
+
     @property
     def median_s(self) -> float:
-        return median(self.samples_s)
+        return self.quartiles_s.median
+
+    @cached_property
+    def baseline_median_s(self) -> float:
+        """Median time of the untransformed kernel, in seconds."""
+        return compute_quartiles(self.baseline_s).median
 
     @property
     def spread_s(self) -> float:
         """Interquartile range of the samples, in seconds."""
-        low, high = compute_quartiles(self.samples_s)
-        return high - low
+        return self.quartiles_s.spread
 
     @property
     def is_noisy(self) -> bool:
         """See :func:`is_noisy`."""
-        return is_noisy(self.samples_s)
+        return self.quartiles_s.is_noisy
 
-    @cached_property
+    @property
     def speedup(self) -> float:
         """Median time of the untransformed kernel over this one's."""
-        return median(self.baseline_s) / self.median_s
+        return self.baseline_median_s / self.median_s
 
     @property
     def is_faster(self) -> bool:
@@ -246,9 +255,8 @@ class Measurement(Part):
         See :func:`compute_median_interval`. That of the untransformed kernel is left
         out: all that ran beside it in one run have the same.
         """
-        low, high = compute_median_interval(self.samples_s)
-        baseline = median(self.baseline_s)
-        return baseline / high, baseline / low
+        low, high = _compute_notch(self.samples_s, self.quartiles_s)
+        return self.baseline_median_s / high, self.baseline_median_s / low
 
     @property
     def giga_operations_per_s(self) -> float:
@@ -264,14 +272,31 @@ class Measurement(Part):
         )
 
 
+class Quartiles(NamedTuple):
+    """The quartiles of samples."""
+
+    low: float
+    median: float
+    high: float
+
+    @property
+    def spread(self) -> float:
+        """The interquartile range."""
+        return self.high - self.low
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether the interquartile range is above a fifth of the median."""
+        return self.spread > NOISE * self.median
+
+
 def is_noisy(samples: tuple[float, ...]) -> bool:
     """Return whether the interquartile range is above a fifth of the median.
 
     >>> is_noisy((1.0, 1.0, 1.1)), is_noisy((1.0, 1.0, 2.0))
     (False, True)
     """
-    low, high = compute_quartiles(samples)
-    return high - low > NOISE * median(samples)
+    return compute_quartiles(samples).is_noisy
 
 
 def compute_median_interval(samples: tuple[float, ...]) -> tuple[float, float]:
@@ -285,24 +310,28 @@ def compute_median_interval(samples: tuple[float, ...]) -> tuple[float, float]:
     >>> compute_median_interval((1.0,) * 8 + (1.1,) * 8)
     (1.01075, 1.08925)
     """
-    low, high = compute_quartiles(samples)
+    return _compute_notch(samples, compute_quartiles(samples))
+
+
+def _compute_notch(
+    samples: tuple[float, ...], quartiles: Quartiles
+) -> tuple[float, float]:
     # 1.57: medians whose notches do not overlap differ at the level of 5 %
-    half = 1.57 * (high - low) / sqrt(len(samples))
-    middle = median(samples)
+    half = 1.57 * quartiles.spread / sqrt(len(samples))
+    middle = quartiles.median
     return max(middle - half, min(samples)), min(middle + half, max(samples))
 
 
-def compute_quartiles(samples: tuple[float, ...]) -> tuple[float, float]:
-    """Compute the lower and the upper quartile.
+def compute_quartiles(samples: tuple[float, ...]) -> Quartiles:
+    """Compute the quartiles of at least one sample.
 
     >>> compute_quartiles((1.0, 2.0, 3.0))
-    (1.5, 2.5)
+    Quartiles(low=1.5, median=2.0, high=2.5)
     """
     if len(samples) == 1:  # of a slow untransformed kernel; quantiles needs two
-        return samples[0], samples[0]
+        return Quartiles(samples[0], samples[0], samples[0])
     # inclusive: the samples are the whole population, so quartiles lie between them
-    low, _, high = quantiles(samples, n=4, method="inclusive")
-    return low, high
+    return Quartiles(*quantiles(samples, n=4, method="inclusive"))
 
 
 @dataclass(frozen=True)
