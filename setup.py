@@ -22,6 +22,7 @@ setup(
                 "feinsum/contraction/pairwise.h",
                 "feinsum/contraction/pairwise_kernel.h",
                 "feinsum/contraction/pairwise_problem.h",
+                "feinsum/contraction/pairwise_tiles.h",
             ],
             include_dirs=[np.get_include()],
             # instruction sets are chosen when it is loaded: no -march=native

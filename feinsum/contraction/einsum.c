@@ -366,13 +366,11 @@ int find_n_threads(double n_points)
 /* What computes a call. */
 typedef enum { KERNEL, NUMPY, PYTHON } Way;
 
-/* The kernel, or numpy's loops where they are as fast: for products of three and more
-   arrays without a sum. Python where a choice pays off. */
+/* The kernel; numpy's loops for other numbers; Python where a choice pays off. */
 static Way choose_way(const Call *call, int is_kernels, int are_integers,
                       double n_entries)
 {
     const Network *network = &call->network;
-    const Tensor *operands = network->operands;
     const int n_operands = network->n_operands;
     const int is_over = is_budget_spent() && !call->is_chosen;
     if (n_operands == 1 && is_kernels)
@@ -385,18 +383,7 @@ static Way choose_way(const Call *call, int is_kernels, int are_integers,
         const int is_for_numpy = are_integers || network->n_points <= SMALL;
         return n_operands <= 2 && is_for_numpy ? NUMPY : PYTHON;
     }
-    if (network->n_points <= SMALL)
-        return KERNEL;
-    uint64_t all = 0;
-    int is_full = 0; /* one operand has all indices */
-    for (int x = 0; x < n_operands; ++x)
-        all |= operands[x].has;
-    for (int x = 0; x < n_operands; ++x)
-        is_full |= operands[x].has == all;
-    if (all & ~network->result.has)
-        return KERNEL;
-    /* one loop, without intermediates as large as the result */
-    return n_operands > 2 && is_full ? NUMPY : KERNEL;
+    return KERNEL;
 }
 
 double read_clock_ns(void)

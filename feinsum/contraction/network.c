@@ -322,9 +322,46 @@ static int sum_lone_indices(Network *network, Tensor *sums, int n_threads)
     return n_sums;
 }
 
+/* Whether a step multiplies entry by entry of the result, without a sum. */
+static int is_by_entry(const Network *network, const Tensor *products, int k)
+{
+    uint64_t has = 0;
+    for (int x = 0; x < 2; ++x) {
+        const int number = network->steps[k].operands[x];
+        has |= number < network->n_operands ? network->operands[number].has
+                                            : products[number - network->n_operands].has;
+    }
+    return has == network->result.has;
+}
+
+/* Let the last steps that multiply entry by entry write to the result, which they then
+   read and write in place: they need no intermediates, and turn no entries twice. */
+static void find_steps_in_place(const Network *network, Tensor *products)
+{
+    const int n = network->n_operands;
+    for (int k = 0; k < n - 1; ++k)
+        products[k].has = network->steps[k].has;
+    for (int k = n - 2; k >= 0 && is_by_entry(network, products, k);) {
+        products[k] = network->result;
+        const int *operands = network->steps[k].operands;
+        k = -1;
+        for (int x = 0; x < 2 && k < 0; ++x)
+            if (operands[x] >= n && products[operands[x] - n].has == network->result.has)
+                k = operands[x] - n;
+    }
+}
+
+static void free_product(const Network *network, Tensor *product)
+{
+    if (product->data != network->result.data)
+        free(product->data);
+    product->data = NULL;
+}
+
 static int run_steps(const Network *network, Tensor *products, int n_threads)
 {
     const int n = network->n_operands;
+    find_steps_in_place(network, products);
     for (int k = 0; k < n - 1; ++k) {
         const Step *step = &network->steps[k];
         const Tensor *operands[2];
@@ -334,8 +371,7 @@ static int run_steps(const Network *network, Tensor *products, int n_threads)
         Tensor *product = &products[k];
         if (k == n - 2) {
             *product = network->result;
-        } else {
-            product->has = step->has;
+        } else if (product->data == NULL) {
             const Tensor *next = find_next(network, n + k);
             lay_out(network, operands[0], operands[1],
                     find_unit_of(network, next, product), product);
@@ -345,10 +381,8 @@ static int run_steps(const Network *network, Tensor *products, int n_threads)
         if (contract_pair(network, operands[0], operands[1], product, n_threads))
             return -1;
         for (int x = 0; x < 2; ++x)
-            if (step->operands[x] >= n) {
-                free(products[step->operands[x] - n].data);
-                products[step->operands[x] - n].data = NULL;
-            }
+            if (step->operands[x] >= n)
+                free_product(network, &products[step->operands[x] - n]);
     }
     return 0;
 }
@@ -371,7 +405,7 @@ int contract_network(Network *network, int n_threads)
             products[k].data = NULL;
         failed = failed || run_steps(network, products, n_threads);
         for (int k = 0; k < network->n_operands - 2; ++k)
-            free(products[k].data); /* those that a failure left */
+            free_product(network, &products[k]); /* those that a failure left */
     }
     for (int k = 0; k < n_sums; ++k)
         free(sums[k].data);

@@ -25,6 +25,10 @@
 #define MAX_SHARED (1 << 17)
 #define SHARED_ROWS 128
 
+
+/* Entries of a batch that are worth a vector, with a sum and without one. */
+#define MIN_LANES(n_terms) ((n_terms) > 1 ? 4 : 8)
+
 /* Entries of the shorter side of a tile. */
 #define MIN_TILE 4
 
@@ -83,7 +87,7 @@ static void keep(Group *group, int x, int y)
 
 /* Whether the last index of the batch has all entries of the result, and those of the
    operands that have it, one behind the other. */
-static int has_lanes(const Group *batch)
+static int has_lanes(const Group *batch, long n_terms)
 {
     if (batch->rank == 0)
         return 0;
@@ -91,7 +95,7 @@ static int has_lanes(const Group *batch)
     const int is_unit = (strides[0] == 1 || strides[0] == 0) &&
                         (strides[1] == 1 || strides[1] == 0) && strides[2] == 1 &&
                         (strides[0] || strides[1]); /* not both are broadcast */
-    return is_unit && batch->n[batch->rank - 1] >= 8;
+    return is_unit && batch->n[batch->rank - 1] >= MIN_LANES(n_terms);
 }
 
 /* Move an index of a group to its end. */
@@ -147,7 +151,7 @@ static int choose_method(Problem *p, int is_single)
     if (p->is_complex && n_rows > 2 && n_columns > 2 && n_terms > 1 && n_products > 64 &&
         (n_rows * n_columns > 64 || n_terms > 64))
         return PACKED;
-    if (has_lanes(&p->batch) && n_terms <= 4096 &&
+    if (has_lanes(&p->batch, n_terms) && n_terms <= 4096 &&
         (n_terms == 1 || n_rows * n_columns <= 4096))
         return LANES_OF_BATCH;
     /* for few of each, preparing a vector takes longer than the products */
@@ -293,20 +297,51 @@ static const Index *find_nearest(const Index *indices, long n_indices, int array
     return nearest;
 }
 
+static int has_sum(const Index *indices, long n_indices)
+{
+    for (long k = 0; k < n_indices; ++k)
+        if (!indices[k].is_in[2] && indices[k].extent > 1)
+            return 1;
+    return 0;
+}
+
+/* The index with neighbours in an operand, if the operand also has that with neighbours in
+   the result, which is another one; else NULL. */
+static const Index *find_across(const Index *indices, long n_indices, int operand)
+{
+    const Index *column = find_nearest(indices, n_indices, 2);
+    const Index *own = find_nearest(indices, n_indices, operand);
+    return column != NULL && column->is_in[operand] && own != column ? own : NULL;
+}
+
+static long count_entries(const Index *indices, long n_indices, int array)
+{
+    long n = 1;
+    for (long k = 0; k < n_indices; ++k)
+        n *= indices[k].is_in[array] ? indices[k].extent : 1;
+    return n;
+}
+
+/* Without a sum, the operand that is small beside the result and lies across it; else -1.
+   With a copy in the order of the result, vectors are read and written as they lie. */
+static int find_small_across(const Index *indices, long n_indices)
+{
+    const long n_results = count_entries(indices, n_indices, 2);
+    for (int operand = 0; operand < 2; ++operand)
+        if (find_across(indices, n_indices, operand) != NULL &&
+            count_entries(indices, n_indices, operand) * MIN_SHARED_ENTRY <= n_results)
+            return operand;
+    return -1;
+}
+
 /* Without a sum, the tiles of the index with neighbours in the result, and of another one
    that has them in an operand; otherwise there are none. */
 static int find_tiles(const Index *indices, long n_indices, Problem *p)
 {
     const Index *column = find_nearest(indices, n_indices, 2), *row = NULL;
-    if (column == NULL)
-        return 0;
-    for (long k = 0; k < n_indices; ++k)
-        if (!indices[k].is_in[2] && indices[k].extent > 1)
-            return 0;
     for (int operand = 0; operand < 2; ++operand) {
-        const Index *own = find_nearest(indices, n_indices, operand);
-        if (column->is_in[operand] && own != column)
-            row = own;
+        const Index *own = find_across(indices, n_indices, operand);
+        row = own == NULL ? row : own;
     }
     if (row == NULL)
         return 0;
@@ -341,7 +376,7 @@ static void set_lines(const Index *indices, long n_indices, Problem *p)
             insert(&p->batch, indices[k].extent, indices[k].strides, 2);
     merge(&p->batch);
     int long_line = p->batch.rank - 1;
-    while (long_line >= 0 && p->batch.n[long_line] < TILE)
+    while (long_line >= 0 && p->batch.n[long_line] < MIN_TILE)
         --long_line;
     if (long_line >= 0)
         move_to_end(&p->batch, long_line);
@@ -455,24 +490,24 @@ static int is_scattered(const Index *indices, long n_indices, int large)
     return 0;
 }
 
-/* Contract with a copy of the small operand, whose indices are in the order of the large
-   one: da,acd->ca becomes ad,acd->ca, a batch of sums along runs. */
+/* Contract with a copy of a small operand, whose indices are in the order of another array:
+   da,acd->ca becomes ad,acd->ca, a batch of sums along runs. */
 static int contract_copied(int is_single, int is_complex, const Index *indices,
                            long n_indices, const void *a, const void *b, void *c,
-                           int n_threads, int large)
+                           int n_threads, int small, int other, int n_copies)
 {
     const long entry_bytes = (is_single ? 4 : 8) * (is_complex ? 2 : 1);
     Index copied[MAX_INDICES];
     Group *order = malloc(sizeof(Group));
     if (order == NULL)
         return -1;
-    const long n_entries = order_like(indices, n_indices, !large, large, order, copied);
+    const long n_entries = order_like(indices, n_indices, small, other, order, copied);
     char *copy = malloc(n_entries * entry_bytes);
     int failed = copy == NULL;
     if (!failed) {
-        turn(order, entry_bytes, large ? a : b, copy, 0);
-        failed = contract(is_single, is_complex, copied, n_indices, large ? copy : a,
-                          large ? b : copy, c, n_threads, 1);
+        turn(order, entry_bytes, small ? b : a, copy, 0);
+        failed = contract(is_single, is_complex, copied, n_indices, small ? a : copy,
+                          small ? copy : b, c, n_threads, n_copies);
     }
     free(copy);
     free(order);
@@ -555,8 +590,15 @@ static int contract(int is_single, int is_complex, const Index *indices, long n_
     p->is_complex = is_complex;
     p->batch.rank = p->rows.rank = p->columns.rank = p->terms.rank = 0;
     p->a = a, p->b = b, p->c = c;
-    if (find_tiles(indices, n_indices, p)) {
-        const int failed = run_problem(0, is_single, p, n_threads);
+    const int is_by_entry = !has_sum(indices, n_indices);
+    const int small = is_by_entry && n_copies ? find_small_across(indices, n_indices) : -1;
+    if (small >= 0) {
+        free(p);
+        return contract_copied(is_single, is_complex, indices, n_indices, a, b, c,
+                               n_threads, small, 2, n_copies - 1);
+    }
+    if (is_by_entry && find_tiles(indices, n_indices, p)) {
+        const int failed = run_problem(get_longest_vector(), is_single, p, n_threads);
         free(p);
         return failed;
     }
@@ -565,7 +607,8 @@ static int contract(int is_single, int is_complex, const Index *indices, long n_
         p->a = b, p->b = a;
     fill_groups(indices, n_indices, is_swapped, p);
     p->method = choose_method(p, is_single);
-    if (p->method != LANES_OF_BATCH && p->method != DOT && count(&p->terms) == 1 &&
+    if ((p->method != LANES_OF_BATCH || !is_complex) && p->method != DOT &&
+        count(&p->terms) == 1 &&
         (count(&p->rows) == 1 || count(&p->columns) == 1)) {
         p->a = a, p->b = b;
         set_lines(indices, n_indices, p);
@@ -577,8 +620,10 @@ static int contract(int is_single, int is_complex, const Index *indices, long n_
         const int is_copied = n_copies > 1 && is_scattered(indices, n_indices, large) &&
                               count(&p->rows) + count(&p->columns) > MIN_SHARED_ENTRY;
         free(p);
-        return (is_copied ? contract_copied : contract_turned)(
-            is_single, is_complex, indices, n_indices, a, b, c, n_threads, large);
+        return is_copied ? contract_copied(is_single, is_complex, indices, n_indices, a, b,
+                                           c, n_threads, !large, large, 1)
+                         : contract_turned(is_single, is_complex, indices, n_indices, a, b,
+                                           c, n_threads, large);
     }
     if (p->method == DOT && (count(&p->rows) == 1 || count(&p->columns) == 1))
         loop_in_order(p);

@@ -3,9 +3,16 @@
 #ifndef FEINSUM_PAIRWISE_PROBLEM_H
 #define FEINSUM_PAIRWISE_PROBLEM_H
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "pairwise.h"
+
+#ifdef __has_builtin
+#if __has_builtin(__builtin_shufflevector)
+#define HAS_SHUFFLE_VECTOR 1
+#endif
+#endif
 
 /* Tiles, in entries, that are read in one order and written in another. */
 #define TILE 16
@@ -87,6 +94,12 @@ static inline void step(const Group *group, long n, Place *place)
             return;
         move(group, k, -group->n[k], place);
     }
+}
+
+/* Whether the neighbours of an operand lie along the rows, rather than the columns. */
+static inline int lies_along(const long *row, const long *column, int operand)
+{
+    return row[operand] && column[operand] && labs(row[operand]) < labs(column[operand]);
 }
 
 /* Roughly, the time of one thread with data in L2; measured on Zen 5. */

@@ -239,7 +239,7 @@ class Overlaps:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.coordinates = machine.coordinates(machine.n_processes)
-        self._ranges: dict[tuple[int, _Cuts], NDArray[np.int64]] = {}
+        self._ranges: dict[tuple[int, _Cuts], NDArray[np.float64]] = {}
         self._shared: dict[Hashable, NDArray[np.float64]] = {}
         self._lengths: dict[Hashable, NDArray[np.float64]] = {}
 
@@ -314,10 +314,12 @@ class Overlaps:
             )
         # processes at other than the fixed coordinates have an empty range
         total = self._expand_lengths(1, [[d.fixed for d in side] for side in sides])
+        last = np.ones(self.machine.n_processes)
         for axis, extent in enumerate(shape):
             cuts = [[d.cuts[axis] for d in side] for side in sides]
-            total = total * self._expand_lengths(extent, cuts)
-        counts: NDArray[np.float64] = total.sum(axis=-1)
+            total, last = total * last, self._expand_lengths(extent, cuts)
+        # the last product is not stored
+        counts = np.einsum("...r,...r->...", total, last)
         return np.broadcast_to(counts, [len(side) for side in sides])
 
     def _expand_lengths(
@@ -352,13 +354,15 @@ class Overlaps:
             shape[k] = len(side)
             lows.append(ranges[:, 0].reshape(shape))
             highs.append(ranges[:, 1].reshape(shape))
-        difference = reduce(np.minimum, highs) - reduce(np.maximum, lows)
-        lengths: NDArray[np.float64] = np.maximum(difference, 0).astype(float)
+        # in place: these arrays, with an entry for each rank, are most of a search
+        lengths: NDArray[np.float64] = reduce(np.minimum, highs)
+        lengths = np.subtract(lengths, reduce(np.maximum, lows))
+        np.maximum(lengths, 0, out=lengths)
         if lengths.size <= MAX_CACHED:
             self._lengths[key] = lengths
         return lengths
 
-    def _compute_range(self, extent: int, cuts: _Cuts) -> NDArray[np.int64]:
+    def _compute_range(self, extent: int, cuts: _Cuts) -> NDArray[np.float64]:
         """Return start and end of the block of each rank, shape (2, n_ranks)."""
         if (extent, cuts) not in self._ranges:
             n_ranks = self.machine.n_processes
@@ -370,5 +374,5 @@ class Overlaps:
                 else:
                     coordinates, size = self.coordinates[:, k], self.machine.sizes[k]
                     low, high = take_block(low, high, coordinates, size)
-            self._ranges[extent, cuts] = np.stack([low, high])
+            self._ranges[extent, cuts] = np.stack([low, high]).astype(float)
         return self._ranges[extent, cuts]

@@ -260,6 +260,12 @@ METHODS = {
     "entries of the batch in runs": ("ije,je->ie", (5, 6, 300), (6, 300)),
     "one operand without the batch": ("ij,je->ie", (12, 9), (9, 4000)),
     "elementwise": ("ij,ji->ij", (90, 70), (70, 90)),
+    "two turned operands": ("ijk,kij->jki", (37, 18, 35), (35, 37, 18)),
+    "a small operand across the result": ("ijk,kj->jik", (40, 9, 50), (50, 9)),
+    "small operands across the result": ("kj,ki->ijk", (30, 21), (30, 25)),
+    "in place": ("kj,ijk,jik,j->kij", (33, 18), (35, 18, 33), (18, 35, 33), (18,)),
+    "in place after a sum": ("ijk,kl,jli->lij", (12, 18, 30), (30, 35), (18, 35, 12)),
+    "lanes of four": ("bdc,bc->dc", (60, 13, 4), (60, 4)),
     "outer": ("i,jk->jki", (40,), (30, 50)),
     "sum before the product": ("ijk,jl->il", (20, 30, 40), (30, 50)),
     "network": ("pqrs,pi,qj,rk,sl->ijkl", (9,) * 4, *[(9, 5)] * 4),
@@ -289,6 +295,17 @@ def test_every_method_of_the_kernel_is_right(name, dtype, monkeypatch):
         result = compute(text, *operands)
         assert result.dtype == dtype
         assert np.all(abs(result - expected) <= 5 * tolerance * scale)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 5), (40, 30, 20)])
+def test_products_of_several_arrays_are_computed_here(shape, monkeypatch):
+    """Without a sum, too: numpy's loop over all of them reads some across."""
+    monkeypatch.setattr(np, "einsum", None)
+    a, b, c = (RNG.standard_normal(shape) for _ in range(3))
+    b, c = b.transpose(2, 0, 1).copy(), c.transpose(1, 2, 0).copy()
+    result = compute("ijk,kij,jki,j->jik", a, b, c, c[:, 0, 0])
+    product = a * b.transpose(1, 2, 0) * c.transpose(2, 0, 1) * c[:, 0, 0][:, None]
+    np.testing.assert_allclose(result, product.transpose(1, 0, 2), 1e-14)
 
 
 def test_other_ways_to_write_a_call_end_in_the_extension():
