@@ -10,26 +10,31 @@
              a                b                 b
 */
 
-/* Products along one index; gcc makes vectors of the first three loops. */
+/* Products along one index; gcc makes vectors of the first three loops, also where the
+   result is computed in place: then an operand and the result are the same entries. */
 static inline __attribute__((always_inline)) void NAME(line)(
     const T *a, const T *b, T *c, const long *steps, long n, const long size)
 {
     const long step_a = size * steps[0], step_b = size * steps[1];
     const long step_c = size * steps[2];
+    const T x = n ? *a : 0, y = n ? *b : 0; /* parts may be empty */
     if (size == 2)
         for (long k = 0; k < n; ++k, a += step_a, b += step_b, c += step_c) {
             const T re = a[0] * b[0] - a[1] * b[1], im = a[0] * b[1] + a[1] * b[0];
             c[0] = re, c[1] = im;
         }
     else if (step_c == 1 && step_a == 1 && step_b == 1)
+#pragma GCC ivdep
         for (long k = 0; k < n; ++k)
             c[k] = a[k] * b[k];
     else if (step_c == 1 && step_a == 1 && step_b == 0)
+#pragma GCC ivdep
         for (long k = 0; k < n; ++k)
-            c[k] = a[k] * *b;
+            c[k] = a[k] * y;
     else if (step_c == 1 && step_a == 0 && step_b == 1)
+#pragma GCC ivdep
         for (long k = 0; k < n; ++k)
-            c[k] = *a * b[k];
+            c[k] = x * b[k];
     else
         for (long k = 0; k < n; ++k)
             c[k * step_c] = a[k * step_a] * b[k * step_b];
