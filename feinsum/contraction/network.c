@@ -166,10 +166,10 @@ int find_order(Network *network)
     return 0;
 }
 
-static int contract_pair(const Network *network, const Tensor *a, const Tensor *b,
-                         const Tensor *c, int n_threads)
+/* The indices of a step, whose second operand may be missing. Returns their number. */
+static int list_indices(const Network *network, const Tensor *a, const Tensor *b,
+                        const Tensor *c, Index *indices)
 {
-    Index indices[MAX_LETTERS];
     int n = 0;
     for (uint64_t left = a->has | b->has; left; left &= left - 1) {
         const int k = __builtin_ctzll(left);
@@ -182,6 +182,14 @@ static int contract_pair(const Network *network, const Tensor *a, const Tensor *
         }
         ++n;
     }
+    return n;
+}
+
+static int contract_pair(const Network *network, const Tensor *a, const Tensor *b,
+                         const Tensor *c, int n_threads)
+{
+    Index indices[MAX_LETTERS];
+    const int n = list_indices(network, a, b, c, indices);
     return contract_strided(network->is_single, network->is_complex, indices, n, a->data,
                             b->data, c->data, n_threads);
 }
@@ -267,16 +275,17 @@ static int allocate(const Network *network, Tensor *tensor)
 static int sum_over(const Network *network, const Tensor *operand, uint64_t indices,
                     Tensor *sum, int n_threads)
 {
-    static const double one[2] = {1, 0};
-    static const float single_one[2] = {1, 0};
-    const Tensor unit = {.data = network->is_single ? (void *)single_one : (void *)one};
+    const Tensor none = {.data = NULL};
     if (sum->data == NULL) {
         sum->has = operand->has & ~indices;
-        lay_out(network, operand, &unit, -1, sum);
+        lay_out(network, operand, &none, -1, sum);
         if (allocate(network, sum))
             return -1;
     }
-    return contract_pair(network, operand, &unit, sum, n_threads);
+    Index list[MAX_LETTERS];
+    const int n = list_indices(network, operand, &none, sum, list);
+    return sum_strided(network->is_single, network->is_complex, list, n, operand->data,
+                       sum->data, n_threads);
 }
 
 /* Whether a product of two reads an operand with all indices as fast as its sum over those

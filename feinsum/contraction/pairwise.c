@@ -38,6 +38,12 @@
 /* Rows of a run that are computed apart from other runs. */
 #define MIN_RUN 8
 
+/* Rows of a register tile below which it is mostly empty. */
+#define MIN_PACKED_ROWS 8
+
+/* Terms in a run that are worth a dot product of their own. */
+#define MIN_RUN_OF_DOT 4
+
 /* Terms of sums from which on a result may be written twice, for vectors of it. */
 #define MIN_TURNED 4
 
@@ -158,7 +164,7 @@ static int choose_method(Problem *p, int is_single)
     if (n_terms == 1 && (n_rows == 1 || n_columns == 1) && n_products < 16)
         return SCALAR;
     const int run = find_runs(&p->terms);
-    if (run >= 0 && p->terms.n[run] >= 4 &&
+    if (run >= 0 && p->terms.n[run] >= MIN_RUN_OF_DOT &&
         (n_columns <= 2 || n_rows <= 2 ||
          (n_rows <= 8 && n_columns <= 8 && p->terms.n[run] >= 64))) {
         move_to_end(&p->terms, run);
@@ -166,7 +172,9 @@ static int choose_method(Problem *p, int is_single)
     }
     const int are_rows = is_contiguous(&p->rows, 0);
     const int is_small = n_rows * n_terms <= 4096 && n_columns >= 8;
-    if (n_rows > 1 && is_contiguous(&p->rows, 1) && (are_rows || is_small) &&
+    /* rows of less than a vector */
+    const int is_narrow = (p->is_complex ? 2 : 1) * n_rows < (is_single ? 4 : 2);
+    if (!is_narrow && is_contiguous(&p->rows, 1) && (are_rows || is_small) &&
         (n_terms <= DIRECT_TERMS || !is_single || !p->is_complex) &&
         (n_columns <= 4 || n_rows * n_terms <= 4096 || n_terms <= 4 ||
          (n_rows <= 8 && n_columns <= 64)))
@@ -177,6 +185,25 @@ static int choose_method(Problem *p, int is_single)
         return SCALAR;
     /* a register tile would be all but empty */
     return n_products <= 64 || n_rows * n_columns <= 4 ? SCALAR : PACKED;
+}
+
+static void swap_strides(Group *group)
+{
+    for (int k = 0; k < group->rank; ++k) {
+        const long stride = group->strides[k][0];
+        group->strides[k][0] = group->strides[k][1], group->strides[k][1] = stride;
+    }
+}
+
+/* Let the rows, which fill the vectors of a register tile, be the columns. */
+static void swap_sides(Problem *p)
+{
+    const Group rows = p->rows;
+    const void *a = p->a;
+    p->rows = p->columns, p->columns = rows;
+    p->a = p->b, p->b = a;
+    swap_strides(&p->batch);
+    swap_strides(&p->terms);
 }
 
 /* Loop over the results of dot products in the order of an operand that is read once: its
@@ -405,54 +432,57 @@ static void split_rows(Problem *p)
 static int contract(int is_single, int is_complex, const Index *indices, long n_indices,
                     const void *a, const void *b, void *c, int n_threads, int n_copies);
 
-/* The indices of an array in the order that another one has them, the longest stride of
-   that first. The strides of the array are number 0, those of a compact copy in this
-   order number 2 and in `copied`. Returns the number of entries. */
+/* The indices with the strides of a compact copy of an array, whose indices are in the
+   order that another array has them, the longest stride of that first. Those of the copy
+   itself, between the array and it, are in `of_copy`. Returns the number of entries. */
 static long order_like(const Index *indices, long n_indices, int array, int other,
-                       Group *order, Index *copied)
+                       Index *copied, Index *of_copy)
 {
     long n_entries = 1;
-    order->rank = 0;
+    Group order = {.rank = 0};
     for (long k = 0; k < n_indices; ++k) {
         const Index *x = &indices[k];
         const long strides[3] = {x->strides[array], k, x->strides[other]};
         copied[k] = *x;
+        of_copy[k] = (Index){x->extent, {x->strides[array], 0, 0}, {x->is_in[array], 0,
+                                                                    x->is_in[array]}};
         if (x->is_in[array] && x->extent > 1)
-            insert(order, x->extent, strides, 2);
+            insert(&order, x->extent, strides, 2);
     }
-    for (int k = order->rank - 1; k >= 0; --k) {
-        copied[order->strides[k][1]].strides[array] = order->strides[k][2] = n_entries;
-        order->strides[k][1] = 0;
-        n_entries *= order->n[k];
+    for (int k = order.rank - 1; k >= 0; --k) {
+        const long at = order.strides[k][1];
+        copied[at].strides[array] = of_copy[at].strides[2] = n_entries;
+        n_entries *= order.n[k];
     }
     return n_entries;
 }
 
-/* Copy an array, or a compact copy of it back. */
-static void turn(const Group *order, long entry_bytes, const char *from, char *to,
-                 int is_back)
+int sum_strided(int is_single, int is_complex, const Index *indices, long n_indices,
+                const void *a, void *c, int n_threads)
 {
-    Group outer = *order;
-    Place at;
-    const int last = --outer.rank, of_from = is_back ? 2 : 0, of_to = is_back ? 0 : 2;
-    if (last < 0) {
-        memcpy(to, from, entry_bytes);
-        return;
+    static const double one = 1;
+    static const float single_one = 1;
+    Index numbers[MAX_INDICES];
+    long n = 0;
+    int has_run = 0; /* of complex numbers to add up, by DOT */
+    for (long k = 0; k < n_indices; ++k) {
+        if (!indices[k].is_in[0])
+            continue;
+        numbers[n] = indices[k];
+        numbers[n].is_in[1] = numbers[n].strides[1] = 0;
+        has_run |= !numbers[n].is_in[2] && numbers[n].strides[0] == 1 &&
+                   numbers[n].extent >= MIN_RUN_OF_DOT;
+        ++n;
     }
-    const long n = order->n[last], step_from = order->strides[last][of_from] * entry_bytes;
-    const long step_to = order->strides[last][of_to] * entry_bytes;
-    start(&outer, 0, &at);
-    for (long e = count(&outer); e > 0; --e, step(&outer, 1, &at)) {
-        const char *x = from + (is_back ? at.c : at.a) * entry_bytes;
-        char *y = to + (is_back ? at.a : at.c) * entry_bytes;
-        for (long k = 0; k < n; ++k, x += step_from, y += step_to)
-            if (entry_bytes == 4)
-                memcpy(y, x, 4);
-            else if (entry_bytes == 8)
-                memcpy(y, x, 8);
-            else
-                memcpy(y, x, 16);
-    }
+    if (is_complex && has_run)
+        return contract(is_single, 1, numbers, n, a, NULL, c, n_threads, 0);
+    for (long k = 0; is_complex && k < n; ++k)
+        for (int x = 0; x < 3; ++x)
+            numbers[k].strides[x] *= 2;
+    if (is_complex) /* pairs of numbers: an infinite one times (1, 0) is not a number */
+        numbers[n++] = (Index){2, {1, 0, 1}, {1, 0, 1}};
+    return contract_strided(is_single, 0, numbers, n, a,
+                            is_single ? (const void *)&single_one : &one, c, n_threads);
 }
 
 /* Contract a large operand into a result whose indices are in the order of the operand,
@@ -462,18 +492,18 @@ static int contract_turned(int is_single, int is_complex, const Index *indices,
                            int n_threads, int operand)
 {
     const long entry_bytes = (is_single ? 4 : 8) * (is_complex ? 2 : 1);
-    Index turned[MAX_INDICES];
-    Group *order = malloc(sizeof(Group));
-    if (order == NULL)
-        return -1;
-    const long n_entries = order_like(indices, n_indices, 2, operand, order, turned);
+    Index turned[MAX_INDICES], back[MAX_INDICES];
+    const long n_entries = order_like(indices, n_indices, 2, operand, turned, back);
+    for (long k = 0; k < n_indices; ++k) {
+        const long stride = back[k].strides[0];
+        back[k].strides[0] = back[k].strides[2], back[k].strides[2] = stride;
+    }
     char *result = malloc(n_entries * entry_bytes);
-    const int failed = result == NULL || contract(is_single, is_complex, turned, n_indices,
-                                                  a, b, result, n_threads, 0);
-    if (!failed)
-        turn(order, entry_bytes, result, c, 1);
+    const int failed =
+        result == NULL ||
+        contract(is_single, is_complex, turned, n_indices, a, b, result, n_threads, 0) ||
+        sum_strided(is_single, is_complex, back, n_indices, result, c, n_threads);
     free(result);
-    free(order);
     return failed ? -1 : 0;
 }
 
@@ -497,20 +527,15 @@ static int contract_copied(int is_single, int is_complex, const Index *indices,
                            int n_threads, int small, int other, int n_copies)
 {
     const long entry_bytes = (is_single ? 4 : 8) * (is_complex ? 2 : 1);
-    Index copied[MAX_INDICES];
-    Group *order = malloc(sizeof(Group));
-    if (order == NULL)
-        return -1;
-    const long n_entries = order_like(indices, n_indices, small, other, order, copied);
+    Index copied[MAX_INDICES], of_copy[MAX_INDICES];
+    const long n_entries = order_like(indices, n_indices, small, other, copied, of_copy);
     char *copy = malloc(n_entries * entry_bytes);
-    int failed = copy == NULL;
-    if (!failed) {
-        turn(order, entry_bytes, small ? b : a, copy, 0);
-        failed = contract(is_single, is_complex, copied, n_indices, small ? a : copy,
-                          small ? copy : b, c, n_threads, n_copies);
-    }
+    const int failed =
+        copy == NULL ||
+        sum_strided(is_single, is_complex, of_copy, n_indices, small ? b : a, copy, 1) ||
+        contract(is_single, is_complex, copied, n_indices, small ? a : copy,
+                 small ? copy : b, c, n_threads, n_copies);
     free(copy);
-    free(order);
     return failed ? -1 : 0;
 }
 
@@ -627,6 +652,9 @@ static int contract(int is_single, int is_complex, const Index *indices, long n_
     }
     if (p->method == DOT && (count(&p->rows) == 1 || count(&p->columns) == 1))
         loop_in_order(p);
+    const long n_rows = count(&p->rows);
+    if (p->method == PACKED && n_rows < MIN_PACKED_ROWS && n_rows < count(&p->columns))
+        swap_sides(p);
     p->is_copied = p->method == DIRECT && !is_contiguous(&p->rows, 0);
     const int length = choose_length(p, is_single);
     const int failed = is_shared_sum(p, n_threads)

@@ -20,6 +20,11 @@ typedef struct {
 int contract_strided(int is_single, int is_complex, const Index *indices, long n_indices,
                      const void *a, const void *b, void *c, int n_threads);
 
+/* Write to c the sums of entries of a over the indices that c lacks: without such, a copy in
+   another order. The second operand of the indices is not read. Returns the same. */
+int sum_strided(int is_single, int is_complex, const Index *indices, long n_indices,
+                const void *a, void *c, int n_threads);
+
 /* Choose the instructions of this processor. Returns 0, or -1 if the system refuses. */
 int start_pairwise(void);
 

@@ -570,8 +570,10 @@ static inline __attribute__((always_inline)) void NAME(complex_lanes)(
         }
 }
 
+/* A sum of products or, without b, of the numbers themselves: an infinite one times (1, 0)
+   is not a number. */
 static inline __attribute__((always_inline)) void NAME(complex_dot)(
-    const T *a, const T *b, long n_terms, double *total, const int b_has)
+    const T *a, const T *b, long n_terms, double *total, const int b_has, const int has_b)
 {
     double re = 0, im = 0;
     while (n_terms > 0) {
@@ -582,7 +584,9 @@ static inline __attribute__((always_inline)) void NAME(complex_dot)(
 #pragma GCC unroll 2
             for (int i = 0; i < 2; ++i) {
                 V x = *(const V *)(a + k + i * LANES);
-                if (b_has) {
+                if (!has_b) {
+                    real[i] += x;
+                } else if (b_has) {
                     V y = *(const V *)(b + k + i * LANES);
                     real[i] += x * NAME(repeat)(y, 0);
                     imaginary[i] += x * NAME(repeat)(y, 1);
@@ -595,9 +599,9 @@ static inline __attribute__((always_inline)) void NAME(complex_dot)(
         for (int i = 0; i < LANES; i += 2)
             re += sum[i], im += sum[i + 1];
         for (; k < n; k += 2) {
-            const T *y = b + (b_has ? k : 0);
-            re += a[k] * y[0] - a[k + 1] * y[1];
-            im += a[k] * y[1] + a[k + 1] * y[0];
+            const T *y = b_has ? b + k : b;
+            re += has_b ? a[k] * y[0] - a[k + 1] * y[1] : a[k];
+            im += has_b ? a[k] * y[1] + a[k + 1] * y[0] : a[k + 1];
         }
         a += n, b += b_has ? n : 0, n_terms -= n / 2;
     }
@@ -650,13 +654,15 @@ static void NAME(complex_dots)(
                 double total[2] = {0, 0};
                 for (long k = 0; k < o->n_terms; ++k) {
                     const T *left = a + 2 * (x + o->terms_a[k]);
-                    const T *right = b + 2 * (y + o->terms_b[k]);
-                    if (in_run[0] && in_run[1])
-                        NAME(complex_dot)(left, right, length, total, 1);
+                    const T *right = b ? b + 2 * (y + o->terms_b[k]) : NULL;
+                    if (right == NULL)
+                        NAME(complex_dot)(left, NULL, length, total, 0, 0);
+                    else if (in_run[0] && in_run[1])
+                        NAME(complex_dot)(left, right, length, total, 1, 1);
                     else if (in_run[0])
-                        NAME(complex_dot)(left, right, length, total, 0);
+                        NAME(complex_dot)(left, right, length, total, 0, 1);
                     else
-                        NAME(complex_dot)(right, left, length, total, 0);
+                        NAME(complex_dot)(right, left, length, total, 0, 1);
                 }
                 c[2 * z] = (T)total[0], c[2 * z + 1] = (T)total[1];
             }

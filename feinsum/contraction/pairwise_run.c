@@ -8,6 +8,7 @@
 #include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <time.h>
 
 /* Entries per block; measured on Zen 3 to 5, where a block of the first operand of
    double precision takes half of L2, and a strip of the second a third of L1. */
@@ -221,6 +222,13 @@ static void find_processor(void)
    has them: others run alone, as they would share the cores anyway. */
 #define MAX_THREADS 256
 
+/* How long a thread looks for what it waits for before it sleeps, so that the end of a
+   call, and the next one of calls in a row, do not wait for it to wake. */
+#define LOOK_NS 50000
+
+/* Work of each thread from which on calls in a row share it. */
+#define PER_THREAD_IN_A_ROW_NS 20000
+
 static struct {
     pthread_mutex_t lock, one_call;
     pthread_cond_t has_work, is_done;
@@ -230,6 +238,7 @@ static struct {
     const Problem *problem;
     Part *parts;
     int n_parts, n_taken, n_left, failed;
+    unsigned n_calls;
 } pool = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
     .one_call = PTHREAD_MUTEX_INITIALIZER,
@@ -245,9 +254,24 @@ static void take_parts(void) /* with the lock */
         int failed = pool.run(pool.problem, part);
         pthread_mutex_lock(&pool.lock);
         pool.failed |= failed;
-        if (--pool.n_left == 0)
+        if (__atomic_sub_fetch(&pool.n_left, 1, __ATOMIC_RELAXED) == 0)
             pthread_cond_signal(&pool.is_done);
     }
+}
+
+static long long read_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+static inline void pause_briefly(void)
+{
+#ifdef HAS_X86
+    for (int k = 0; k < 8; ++k)
+        __builtin_ia32_pause();
+#endif
 }
 
 static void *work(void *unused)
@@ -256,7 +280,14 @@ static void *work(void *unused)
     pthread_mutex_lock(&pool.lock);
     for (;;) {
         take_parts();
-        pthread_cond_wait(&pool.has_work, &pool.lock);
+        const unsigned n_calls = pool.n_calls;
+        pthread_mutex_unlock(&pool.lock);
+        for (const long long end = read_ns() + LOOK_NS; read_ns() < end; pause_briefly())
+            if (__atomic_load_n(&pool.n_calls, __ATOMIC_RELAXED) != n_calls)
+                break;
+        pthread_mutex_lock(&pool.lock);
+        while (pool.n_calls == n_calls)
+            pthread_cond_wait(&pool.has_work, &pool.lock);
     }
     return NULL;
 }
@@ -311,8 +342,14 @@ static int run_parts(Run run, const Problem *problem, Part *parts, int n_parts)
     leave_processor();
     pool.run = run, pool.problem = problem, pool.parts = parts;
     pool.n_parts = pool.n_left = n_parts, pool.n_taken = pool.failed = 0;
+    __atomic_store_n(&pool.n_calls, pool.n_calls + 1, __ATOMIC_RELAXED);
     pthread_cond_broadcast(&pool.has_work);
     take_parts();
+    pthread_mutex_unlock(&pool.lock);
+    for (const long long end = read_ns() + LOOK_NS; read_ns() < end; pause_briefly())
+        if (__atomic_load_n(&pool.n_left, __ATOMIC_RELAXED) == 0)
+            break;
+    pthread_mutex_lock(&pool.lock);
     while (pool.n_left)
         pthread_cond_wait(&pool.is_done, &pool.lock);
     int failed = pool.failed;
@@ -343,13 +380,20 @@ double estimate_ns(const Problem *p)
     return n_batch * ((p->is_complex ? 4 : 1) * n_products + 0.2 * n_entries);
 }
 
+/* When the last call that threads might share ended. Any thread may write it: a wrong
+   choice costs some microseconds. */
+static volatile long long last_ns;
+
 int run_problem(int length, int is_single, const Problem *p, int n_threads)
 {
     const Run run = runs[length][!is_single];
     const long n_rows = count(&p->rows), n_columns = count(&p->columns);
     const int is_along = is_along_batch(p);
     const long n_batch = is_along ? count_last(&p->batch) : count(&p->batch);
-    const double worth = estimate_ns(p) / PER_THREAD_NS;
+    const double ns = estimate_ns(p);
+    const int is_in_a_row = n_threads > 1 && ns > 2 * PER_THREAD_IN_A_ROW_NS &&
+                            read_ns() - last_ns < LOOK_NS;
+    const double worth = ns / (is_in_a_row ? PER_THREAD_IN_A_ROW_NS : PER_THREAD_NS);
     int n_parts = worth < n_threads ? (int)worth : n_threads;
     if (n_parts > MAX_THREADS)
         n_parts = MAX_THREADS;
@@ -371,7 +415,10 @@ int run_problem(int length, int is_single, const Problem *p, int n_threads)
         else
             divide(n_columns, k, n_parts, 12, &part->first_column, &part->n_columns);
     }
-    return run_parts(run, p, parts, n_parts);
+    const int failed = run_parts(run, p, parts, n_parts);
+    if (n_threads > 1 && ns > 2 * PER_THREAD_IN_A_ROW_NS)
+        last_ns = read_ns();
+    return failed;
 }
 
 int start_pairwise(void)
