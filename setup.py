@@ -13,6 +13,7 @@ setup(
                 "feinsum/contraction/large_network.c",
                 "feinsum/contraction/network.c",
                 "feinsum/contraction/pairwise.c",
+                "feinsum/contraction/pairwise_groups.c",
                 "feinsum/contraction/pairwise_run.c",
             ],
             depends=[
@@ -26,7 +27,12 @@ setup(
             ],
             include_dirs=[np.get_include()],
             # instruction sets are chosen when it is loaded: no -march=native
-            extra_compile_args=["-O3", "-std=gnu11", "-fno-math-errno"],
+            extra_compile_args=[
+                "-O3",
+                "-std=gnu11",
+                "-fno-math-errno",
+                "-fvisibility=hidden",  # else a library may have a function of a name
+            ],
             optional=True,  # numpy computes what it would, slower
         )
     ]

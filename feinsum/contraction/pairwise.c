@@ -8,10 +8,11 @@
    anywhere (the block-scatter layout of Matthews 2018, section 4). So packing, which a
    fast product of matrices does anyway, reads by offsets, and tiles are stored by them.
 
-   This file chooses the method by the strides; pairwise_run.c has the loops. A small
-   operand, or the result, is copied where no order of the loops has vectors otherwise.
+   pairwise_groups.c sorts the indices; this file chooses the method by the strides;
+   pairwise_run.c has the loops. A small operand, or the result, is copied where no order of
+   the loops has vectors otherwise.
 
-   Both know strides and pointers; arrays of Python are those of einsum.c.
+   All three know strides and pointers; arrays of Python are those of einsum.c.
 */
 
 #include "pairwise_problem.h"
@@ -25,18 +26,12 @@
 #define MAX_SHARED (1 << 17)
 #define SHARED_ROWS 128
 
-
 /* Entries of a batch that are worth a vector, with a sum and without one. */
 #define MIN_LANES(n_terms) ((n_terms) > 1 ? 4 : 8)
 
-/* Entries of the shorter side of a tile. */
-#define MIN_TILE 4
-
-/* Products of an entry of a small operand from which on a copy of it is worth it. */
-#define MIN_SHARED_ENTRY 4
-
-/* Rows of a run that are computed apart from other runs. */
-#define MIN_RUN 8
+/* Multiply-adds of a product in a batch up to which lanes of the batch are faster, even
+   if an operand has to be copied for them. */
+#define MAX_SMALL_PRODUCT 128
 
 /* Rows of a register tile below which it is mostly empty. */
 #define MIN_PACKED_ROWS 8
@@ -46,50 +41,6 @@
 
 /* Terms of sums from which on a result may be written twice, for vectors of it. */
 #define MIN_TURNED 4
-
-/* An index behind those of a group that have longer strides in the array `by`. */
-static void insert(Group *group, long n, const long *strides, int by)
-{
-    int k = group->rank++;
-    for (; k > 0 && labs(group->strides[k - 1][by]) < labs(strides[by]); --k) {
-        group->n[k] = group->n[k - 1];
-        memcpy(group->strides[k], group->strides[k - 1], sizeof(long[3]));
-    }
-    group->n[k] = n;
-    memcpy(group->strides[k], strides, sizeof(long[3]));
-}
-
-/* Join indices that all arrays have one behind the other. */
-static void merge(Group *group)
-{
-    int last = 0;
-    for (int k = 1; k < group->rank; ++k) {
-        int is_joined = 1;
-        for (int x = 0; x < 3; ++x)
-            is_joined &= group->strides[last][x] == group->n[k] * group->strides[k][x];
-        if (is_joined)
-            group->n[last] *= group->n[k];
-        else
-            group->n[++last] = group->n[k];
-        memcpy(group->strides[last], group->strides[k], sizeof(long[3]));
-    }
-    if (group->rank)
-        group->rank = last + 1;
-}
-
-static int is_contiguous(const Group *group, int x)
-{
-    return group->rank == 0 || (group->rank == 1 && group->strides[0][x] == 1);
-}
-
-/* Rows and columns have their own array and the result, terms have both operands. */
-static void keep(Group *group, int x, int y)
-{
-    for (int k = 0; k < group->rank; ++k) {
-        long first = group->strides[k][x], second = group->strides[k][y];
-        group->strides[k][0] = first, group->strides[k][1] = second;
-    }
-}
 
 /* Whether the last index of the batch has all entries of the result, and those of the
    operands that have it, one behind the other. */
@@ -102,20 +53,6 @@ static int has_lanes(const Group *batch, long n_terms)
                         (strides[1] == 1 || strides[1] == 0) && strides[2] == 1 &&
                         (strides[0] || strides[1]); /* not both are broadcast */
     return is_unit && batch->n[batch->rank - 1] >= MIN_LANES(n_terms);
-}
-
-/* Move an index of a group to its end. */
-static void move_to_end(Group *group, int k)
-{
-    const int last = group->rank - 1;
-    const long n = group->n[k], *own = group->strides[k];
-    const long strides[3] = {own[0], own[1], own[2]};
-    for (; k < last; ++k) {
-        group->n[k] = group->n[k + 1];
-        memcpy(group->strides[k], group->strides[k + 1], sizeof(strides));
-    }
-    group->n[last] = n;
-    memcpy(group->strides[last], strides, sizeof(strides));
 }
 
 /* The longest index along which one operand lies in runs, and the other likewise or not
@@ -214,14 +151,14 @@ static void loop_in_order(Problem *p)
     const Group *own = is_first ? &p->rows : &p->columns;
     Group batch = {.rank = 0};
     for (int k = 0; k < p->batch.rank; ++k)
-        insert(&batch, p->batch.n[k], p->batch.strides[k], !is_first);
+        insert_index(&batch, p->batch.n[k], p->batch.strides[k], !is_first);
     for (int k = 0; k < own->rank; ++k) {
         const long stride = own->strides[k][0];
         const long strides[3] = {is_first ? stride : 0, is_first ? 0 : stride,
                                  own->strides[k][1]};
-        insert(&batch, own->n[k], strides, !is_first);
+        insert_index(&batch, own->n[k], strides, !is_first);
     }
-    merge(&batch);
+    merge_indices(&batch);
     p->batch = batch;
     p->rows.rank = p->columns.rank = 0;
 }
@@ -312,123 +249,6 @@ static int sum_in_parts(int length, const Problem *p, int is_single, int n_threa
     return failed;
 }
 
-/* The index with the nearest neighbours in an array, of those that are long enough. */
-static const Index *find_nearest(const Index *indices, long n_indices, int array)
-{
-    const Index *nearest = NULL;
-    for (long k = 0; k < n_indices; ++k)
-        if (indices[k].is_in[array] && indices[k].extent >= MIN_TILE &&
-            (nearest == NULL ||
-             labs(indices[k].strides[array]) < labs(nearest->strides[array])))
-            nearest = &indices[k];
-    return nearest;
-}
-
-static int has_sum(const Index *indices, long n_indices)
-{
-    for (long k = 0; k < n_indices; ++k)
-        if (!indices[k].is_in[2] && indices[k].extent > 1)
-            return 1;
-    return 0;
-}
-
-/* The index with neighbours in an operand, if the operand also has that with neighbours in
-   the result, which is another one; else NULL. */
-static const Index *find_across(const Index *indices, long n_indices, int operand)
-{
-    const Index *column = find_nearest(indices, n_indices, 2);
-    const Index *own = find_nearest(indices, n_indices, operand);
-    return column != NULL && column->is_in[operand] && own != column ? own : NULL;
-}
-
-static long count_entries(const Index *indices, long n_indices, int array)
-{
-    long n = 1;
-    for (long k = 0; k < n_indices; ++k)
-        n *= indices[k].is_in[array] ? indices[k].extent : 1;
-    return n;
-}
-
-/* Without a sum, the operand that is small beside the result and lies across it; else -1.
-   With a copy in the order of the result, vectors are read and written as they lie. */
-static int find_small_across(const Index *indices, long n_indices)
-{
-    const long n_results = count_entries(indices, n_indices, 2);
-    for (int operand = 0; operand < 2; ++operand)
-        if (find_across(indices, n_indices, operand) != NULL &&
-            count_entries(indices, n_indices, operand) * MIN_SHARED_ENTRY <= n_results)
-            return operand;
-    return -1;
-}
-
-/* Without a sum, the tiles of the index with neighbours in the result, and of another one
-   that has them in an operand; otherwise there are none. */
-static int find_tiles(const Index *indices, long n_indices, Problem *p)
-{
-    const Index *column = find_nearest(indices, n_indices, 2), *row = NULL;
-    for (int operand = 0; operand < 2; ++operand) {
-        const Index *own = find_across(indices, n_indices, operand);
-        row = own == NULL ? row : own;
-    }
-    if (row == NULL)
-        return 0;
-    for (long k = 0; k < n_indices; ++k) {
-        const Index *x = &indices[k];
-        Group *group = x == row ? &p->rows : x == column ? &p->columns : &p->batch;
-        if (x->extent > 1)
-            insert(group, x->extent, x->strides, 2);
-    }
-    merge(&p->batch);
-    p->method = TILED, p->is_turned = 1;
-    return 1;
-}
-
-/* Move the last index of the batch, or one value of none, to another group. */
-static void take_last(Group *batch, Group *group)
-{
-    static const long none[3] = {0, 0, 0};
-    const int last = batch->rank - 1;
-    group->rank = 0;
-    insert(group, last < 0 ? 1 : batch->n[last], last < 0 ? none : batch->strides[last], 2);
-    batch->rank -= last >= 0;
-}
-
-/* Without a sum, lines of the index with the nearest neighbours in the result, of those
-   that are long. */
-static void set_lines(const Index *indices, long n_indices, Problem *p)
-{
-    p->batch.rank = 0;
-    for (long k = 0; k < n_indices; ++k)
-        if (indices[k].extent > 1)
-            insert(&p->batch, indices[k].extent, indices[k].strides, 2);
-    merge(&p->batch);
-    int long_line = p->batch.rank - 1;
-    while (long_line >= 0 && p->batch.n[long_line] < MIN_TILE)
-        --long_line;
-    if (long_line >= 0)
-        move_to_end(&p->batch, long_line);
-    take_last(&p->batch, &p->columns);
-    take_last(&p->batch, &p->rows);
-    p->method = TILED, p->is_turned = 0;
-}
-
-/* Of rows that lie in runs, but not in one, those of a run are left: the others become
-   entries of the batch. So bca,c->ba reads and writes vectors along a. */
-static void split_rows(Problem *p)
-{
-    Group *rows = &p->rows;
-    const int last = rows->rank - 1;
-    if (last < 1 || rows->n[last] < MIN_RUN || rows->strides[last][0] != 1 ||
-        rows->strides[last][2] != 1 || count(&p->columns) > 4 || count(&p->terms) == 1)
-        return;
-    for (int k = 0; k < last; ++k)
-        insert(&p->batch, rows->n[k], rows->strides[k], 2);
-    merge(&p->batch);
-    rows->n[0] = rows->n[last];
-    memcpy(rows->strides[0], rows->strides[last], sizeof(rows->strides[0]));
-    rows->rank = 1;
-}
-
 static int contract(int is_single, int is_complex, const Index *indices, long n_indices,
                     const void *a, const void *b, void *c, int n_threads, int n_copies);
 
@@ -447,7 +267,7 @@ static long order_like(const Index *indices, long n_indices, int array, int othe
         of_copy[k] = (Index){x->extent, {x->strides[array], 0, 0}, {x->is_in[array], 0,
                                                                     x->is_in[array]}};
         if (x->is_in[array] && x->extent > 1)
-            insert(&order, x->extent, strides, 2);
+            insert_index(&order, x->extent, strides, 2);
     }
     for (int k = order.rank - 1; k >= 0; --k) {
         const long at = order.strides[k][1];
@@ -545,45 +365,6 @@ int contract_strided(int is_single, int is_complex, const Index *indices, long n
     return contract(is_single, is_complex, indices, n_indices, a, b, c, n_threads, 2);
 }
 
-/* Whether the rows are indices of the second operand. Vectors go along them: they are
-   those of the operand that has the index of the result with unit stride. */
-static int are_swapped(const Index *indices, long n_indices)
-{
-    int is_swapped = 0;
-    for (long k = 0; k < n_indices; ++k) {
-        const Index *x = &indices[k];
-        if (x->extent > 1 && x->is_in[1] && !x->is_in[0] && x->strides[2] == 1)
-            is_swapped = 1;
-    }
-    return is_swapped;
-}
-
-/* Sort the indices into groups. */
-static void fill_groups(const Index *indices, long n_indices, int is_swapped, Problem *p)
-{
-    for (long k = 0; k < n_indices; ++k) {
-        const Index *x = &indices[k];
-        const long strides[3] = {x->strides[is_swapped], x->strides[!is_swapped],
-                                 x->strides[2]};
-        if (x->extent == 1)
-            continue;
-        if (!x->is_in[2])
-            insert(&p->terms, x->extent, strides, 0);
-        else if (x->is_in[0] && x->is_in[1])
-            insert(&p->batch, x->extent, strides, 2);
-        else
-            insert(x->is_in[is_swapped] ? &p->rows : &p->columns, x->extent, strides, 2);
-    }
-    merge(&p->batch);
-    merge(&p->rows);
-    merge(&p->columns);
-    merge(&p->terms);
-    split_rows(p);
-    keep(&p->rows, 0, 2);
-    keep(&p->columns, 1, 2);
-    keep(&p->terms, 0, 1);
-}
-
 /* The length of vectors that a method fills. */
 static int choose_length(const Problem *p, int is_single)
 {
@@ -602,6 +383,22 @@ static int choose_length(const Problem *p, int is_single)
     }
     /* gcc 12 permutes vectors of 64 bytes wrongly */
     return p->is_complex && p->method != PACKED && length > 1 ? 1 : length;
+}
+
+/* Of a batch of small products, the operand that has its entries across those of the result
+   and of the other operand; else -1. */
+static int find_across_batch(const Problem *p, const Index *indices, long n_indices)
+{
+    const long n_products = count(&p->rows) * count(&p->columns) * count(&p->terms);
+    if (p->method != PACKED || p->is_complex || n_products > MAX_SMALL_PRODUCT)
+        return -1;
+    for (long k = 0; k < n_indices; ++k) {
+        const Index *x = &indices[k];
+        if (x->is_in[0] && x->is_in[1] && x->strides[2] == 1 && x->extent >= TILE &&
+            (x->strides[0] == 1) != (x->strides[1] == 1))
+            return x->strides[0] == 1;
+    }
+    return -1;
 }
 
 /* n_copies: 2 where an operand may be copied, and then the result; 1 where the result may;
@@ -637,6 +434,12 @@ static int contract(int is_single, int is_complex, const Index *indices, long n_
         (count(&p->rows) == 1 || count(&p->columns) == 1)) {
         p->a = a, p->b = b;
         set_lines(indices, n_indices, p);
+    }
+    const int across = n_copies > 1 ? find_across_batch(p, indices, n_indices) : -1;
+    if (across >= 0) {
+        free(p);
+        return contract_copied(is_single, is_complex, indices, n_indices, a, b, c,
+                               n_threads, across, 2, 1);
     }
     if (n_copies > 0 && (p->method == PACKED || p->method == SCALAR) &&
         count(&p->terms) >= MIN_TURNED &&

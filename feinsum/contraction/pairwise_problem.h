@@ -21,6 +21,12 @@
 #define DIRECT_TERMS 512
 #define BLOCK_OF_DOT 1024
 
+/* Products of an entry of a small operand from which on a copy of it is worth it. */
+#define MIN_SHARED_ENTRY 4
+
+/* Entries of a run that are computed apart from other runs. */
+#define MIN_RUN 8
+
 /* Work that is worth waking another thread for; in virtual machines that takes 30 µs. */
 #define PER_THREAD_NS 60000
 
@@ -101,6 +107,25 @@ static inline int lies_along(const long *row, const long *column, int operand)
 {
     return row[operand] && column[operand] && labs(row[operand]) < labs(column[operand]);
 }
+
+/* An index behind those of a group that have longer strides in the array `by`. */
+void insert_index(Group *group, long n, const long *strides, int by);
+
+/* Join indices that all arrays have one behind the other. */
+void merge_indices(Group *group);
+
+void move_to_end(Group *group, int k);
+int is_contiguous(const Group *group, int x);
+
+/* Whether the rows are indices of the second operand; sort the indices into groups. */
+int are_swapped(const Index *indices, long n_indices);
+void fill_groups(const Index *indices, long n_indices, int is_swapped, Problem *p);
+
+/* Without a sum: see pairwise_groups.c. */
+int has_sum(const Index *indices, long n_indices);
+int find_small_across(const Index *indices, long n_indices);
+int find_tiles(const Index *indices, long n_indices, Problem *p);
+void set_lines(const Index *indices, long n_indices, Problem *p);
 
 /* Roughly, the time of one thread with data in L2; measured on Zen 5. */
 double estimate_ns(const Problem *p);

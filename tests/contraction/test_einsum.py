@@ -308,6 +308,15 @@ def test_products_of_several_arrays_are_computed_here(shape, monkeypatch):
     np.testing.assert_allclose(result, product.transpose(1, 0, 2), 1e-14)
 
 
+@pytest.mark.parametrize("output", ["i", "j", "", "ij"])
+def test_sums_of_complex_numbers_keep_infinities(output):
+    """An infinite number is not multiplied by (1, 0), whose second part makes a NaN."""
+    x = np.full((9, 12), 2 + 1j)
+    x[3, 4] = complex(np.inf, 1)
+    result = compute(f"ij->{output}", x)
+    np.testing.assert_array_equal(result, np.einsum(f"ij->{output}", x))
+
+
 def test_other_ways_to_write_a_call_end_in_the_extension():
     """Index lists, ``tensordot`` and ``contract``, with numpy's results and types."""
     A, B = RNG.standard_normal((5, 6)), RNG.standard_normal((6, 7))
