@@ -333,7 +333,7 @@ static int is_scattered(const Index *indices, long n_indices, int large)
 {
     for (long k = 0; k < n_indices; ++k) {
         const Index *x = &indices[k];
-        if (x->is_in[large] && x->is_in[!large] && x->extent >= MIN_RUN &&
+        if (x->is_in[large] && x->is_in[!large] && x->extent >= MIN_RUN_OF_DOT &&
             x->strides[large] == 1 && x->strides[!large] != 1)
             return 1;
     }

@@ -11,6 +11,9 @@
 
 #include "pairwise_problem.h"
 
+/* Rows of a run that are computed apart from other runs. */
+#define MIN_RUN 8
+
 /* Entries of the shorter side of a tile. */
 #define MIN_TILE 4
 

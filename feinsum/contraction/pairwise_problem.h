@@ -24,9 +24,6 @@
 /* Products of an entry of a small operand from which on a copy of it is worth it. */
 #define MIN_SHARED_ENTRY 4
 
-/* Entries of a run that are computed apart from other runs. */
-#define MIN_RUN 8
-
 /* Work that is worth waking another thread for; in virtual machines that takes 30 µs. */
 #define PER_THREAD_NS 60000
 
