@@ -1,4 +1,4 @@
-"""Sparse einsums against scipy, numba, and C.
+"""Sparse einsums against scipy, torch, numba, and C.
 
 ``python benchmarks/sparse.py --scale 0.01`` multiplies sparse tensors by dense
 matrices: SpMV, SpMM, MTTKRP and TTMc of the mode at the root of the tree, and TTTc, a
@@ -162,7 +162,7 @@ def main() -> None:
         console.print(line)
     imports, call = cold_seconds(min(options.rounds, 3))
     console.print(f"a first call: {imports:.2f} s of imports, {call:.2f} s of its own")
-    missing = [name for name in ("scipy", "numba") if find_spec(name) is None]
+    missing = [name for name in ("scipy", "torch", "numba") if find_spec(name) is None]
     missing += [] if options.tensora else [TENSORA]
     console.print(f"not installed: {', '.join(missing) or 'none'}")
 

@@ -37,13 +37,32 @@ def ours(problem: Problem) -> Callable[[], Array]:
 
 def scipy(problem: Problem) -> Callable[[], Array] | None:
     """Of matrices; one thread."""
+    matrix = _make_csr(problem)
+    return None if matrix is None else lambda: matrix @ problem.factors[0]
+
+
+def torch(problem: Problem) -> Callable[[], Array] | None:
+    """Of matrices; its own threads."""
+    matrix = None if find_spec("torch") is None else _make_csr(problem)
+    if matrix is None:
+        return None
+    from torch import from_numpy, sparse_csr_tensor
+
+    parts = map(from_numpy, (matrix.indptr, matrix.indices, matrix.data))
+    ours = sparse_csr_tensor(*parts, size=matrix.shape)
+    dense = from_numpy(_as_rows(problem.factors[0]))
+    shape = (matrix.shape[0], *problem.factors[0].shape[1:])
+    return lambda: (ours @ dense).numpy().reshape(shape)
+
+
+def _make_csr(problem: Problem) -> Any:
+    """The rows of a matrix, compressed; None for a tensor, or without scipy."""
     if not problem.is_mttkrp or problem.tree.order != 2 or find_spec("scipy") is None:
         return None
     from scipy.sparse import csr_array
 
     entries = to_coo(problem.tree)
-    matrix = csr_array((entries.values, entries.indices), shape=problem.tree.shape)
-    return lambda: matrix @ problem.factors[0]
+    return csr_array((entries.values, entries.indices), shape=problem.tree.shape)
 
 
 def numba(problem: Problem) -> Callable[[], Array] | None:
@@ -172,6 +191,7 @@ UNFACTORIZED = "unfactorized"
 
 RIVALS: Mapping[str, Callable[[Problem], Callable[[], Array] | None]] = {
     "scipy": scipy,
+    "torch": torch,
     "numba": numba,
     "plain C": plain_c,
     "SPLATT in C": splatt,

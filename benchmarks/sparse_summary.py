@@ -13,7 +13,7 @@ from statistics import median
 from benchmarks.sparse_rivals import TENSORA, UNFACTORIZED
 
 OURS, SPLATT = "feinsum", "SPLATT in C"
-LIBRARIES = ("scipy", "numba", "plain C", TENSORA)
+LIBRARIES = ("scipy", "torch", "numba", "plain C", TENSORA)
 CACHE_VARIABLE = "FEINSUM_CACHE_DIR"
 COLD = """
 from time import perf_counter

@@ -75,12 +75,14 @@ def summarize_programs(text: str) -> list[Row]:
 
 
 def summarize_sparse(text: str) -> list[Row]:
-    """Times of the best rival over those of feinsum, by kernel."""
-    groups: dict[str, list[float]] = defaultdict(list)
-    for entry, *_, ratio, _ in read_table(text)[1:]:
-        groups[entry.split()[0]].append(float(ratio))
-    rows = [[kernel, str(len(v)), *_spread(v)] for kernel, v in groups.items()]
-    return [["kernel", "entries", "mean", "least", "most"], *rows]
+    """Times of the best rival over those of feinsum, by kernel and number of threads."""
+    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
+    # each run prints its processor and threads, and then its table
+    for n_threads, run in re.findall(r", (\d+) threads, [^|]*((?:\|.*\n)+)", text):
+        for entry, *_, ratio, _ in read_table(run)[1:]:
+            groups[entry.split()[0], n_threads].append(float(ratio))
+    rows = [[*place, str(len(v)), *_spread(v)] for place, v in sorted(groups.items())]
+    return [["kernel", "threads", "entries", "mean", "least", "most"], *rows]
 
 
 def summarize_gpu(text: str) -> list[Row]:
@@ -134,7 +136,7 @@ TABLES: dict[str, Callable[[str], list[Row]]] = {
     "dgfem-sapphire-rapids": summarize_operators,
     "tccg-zen5": summarize_contractions,
     "firedrake-emerald-rapids": summarize_cells,
-    "sparse-zen4": summarize_sparse,
+    "sparse-emerald-rapids": summarize_sparse,
 }
 
 

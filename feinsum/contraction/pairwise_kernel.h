@@ -14,6 +14,7 @@
 
 typedef T NAME(vector) __attribute__((vector_size(BYTES), aligned(sizeof(T))));
 #define V NAME(vector)
+typedef T NAME(four) __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T))));
 
 /* The tile of sum_k a[k, rows] * b[k, columns], into `tile`, column by column. */
 static inline __attribute__((always_inline)) void NAME(multiply)(
@@ -367,6 +368,25 @@ static inline __attribute__((always_inline)) double NAME(dot)(
     return total + NAME(sum_lanes)((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
+/* The same for one run that is shorter than four vectors. */
+static inline __attribute__((always_inline)) T NAME(short_dot)(
+    const T *x, const T *y, long length, const int b_has)
+{
+    V sum = {0};
+    NAME(four) part = {0};
+    T rest = 0;
+    long k = 0;
+#define FACTOR(kind, at) (b_has ? *(const kind *)(y + (at)) : *y - (kind){0})
+    for (; k + LANES <= length; k += LANES)
+        sum += *(const V *)(x + k) * FACTOR(V, k);
+    for (; LANES > 4 && k + 4 <= length; k += 4)
+        part += *(const NAME(four) *)(x + k) * FACTOR(NAME(four), k);
+#undef FACTOR
+    for (; k < length; ++k)
+        rest += x[k] * y[b_has ? k : 0];
+    return NAME(sum_lanes)(sum) + ((part[0] + part[1]) + (part[2] + part[3])) + rest;
+}
+
 /* One product for many entries of the batch, which lie next to each other. An
    operand that does not have their index is the same for all: it has the stride 0. */
 static inline __attribute__((always_inline)) void NAME(lanes_tile)(
@@ -624,12 +644,19 @@ static void NAME(dots)(
     const long *steps)
 {
     const long *in_run = p->terms.strides[p->terms.rank - 1], length = count_last(&p->terms);
+    const int is_short = o->n_terms == 1 && length < 4 * LANES;
     for (long i = 0; i < o->n_rows; ++i)
         for (long j = 0; j < o->n_columns; ++j) {
             const T *x = a + o->rows_a[i], *y = b + o->columns_b[j];
             T *z = c + o->rows_c[i] + o->columns_c[j];
             for (long e = 0; e < n; ++e) {
-                if (in_run[0] && in_run[1])
+                if (is_short && in_run[0] && in_run[1])
+                    *z = NAME(short_dot)(x + o->terms_a[0], y + o->terms_b[0], length, 1);
+                else if (is_short && in_run[0])
+                    *z = NAME(short_dot)(x + o->terms_a[0], y + o->terms_b[0], length, 0);
+                else if (is_short)
+                    *z = NAME(short_dot)(y + o->terms_b[0], x + o->terms_a[0], length, 0);
+                else if (in_run[0] && in_run[1])
                     *z = (T)NAME(dot)(x, o->terms_a, y, o->terms_b, o->n_terms, length, 1);
                 else if (in_run[0])
                     *z = (T)NAME(dot)(x, o->terms_a, y, o->terms_b, o->n_terms, length, 0);

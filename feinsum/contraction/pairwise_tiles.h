@@ -40,8 +40,6 @@ static inline __attribute__((always_inline)) void NAME(line)(
             c[k * step_c] = a[k * step_a] * b[k * step_b];
 }
 
-typedef T NAME(four) __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T))));
-
 /* Turn four entries of each of four columns, which lie that far apart. */
 static inline __attribute__((always_inline)) void NAME(turn_four)(
     const T *from, long column, T *to)
