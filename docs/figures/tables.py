@@ -75,7 +75,7 @@ def summarize_programs(text: str) -> list[Row]:
 
 
 def summarize_sparse(text: str) -> list[Row]:
-    """Times of the best rival over those of feinsum, by kernel and number of threads."""
+    """Times of the best rival over those of feinsum, by kernel and threads."""
     groups: dict[tuple[str, str], list[float]] = defaultdict(list)
     # each run prints its processor and threads, and then its table
     for n_threads, run in re.findall(r", (\d+) threads, [^|]*((?:\|.*\n)+)", text):

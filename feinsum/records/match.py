@@ -16,6 +16,7 @@ at the top; the best level that has a recipe faster than the untransformed kerne
 from __future__ import annotations
 
 from collections.abc import (
+    Callable,
     Collection,
     Hashable,
     Iterable,
@@ -258,9 +259,11 @@ def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
     outdated = find_outdated_records(records)
     # A recipe that is no faster than the untransformed kernel is never applied.
     faster = [record for record in records if record.measurement.is_faster]
-    current = [record for record in faster if record.id not in outdated]
-    recipes = {record.recipe for record in current}
-    useful = [record for record in faster if record.recipe in recipes]
+    current = useful = faster
+    if outdated:
+        current = [record for record in faster if record.id not in outdated]
+        recipes = {record.recipe for record in current}
+        useful = [record for record in faster if record.recipe in recipes]
     first = find_tied_records([record for record in current if record.is_trusted])
     first |= find_tied_records([record for record in current if not record.is_trusted])
 
@@ -302,22 +305,31 @@ def find_outdated_records(records: Iterable[TuningRecord]) -> frozenset[str]:
     Untrusted records replace none: one false time would hide a good recipe.
     """
     trusted = [record for record in records if record.is_trusted]
-    if len(trusted) < 2:
-        return frozenset()
-    groups: dict[Hashable, list[TuningRecord]] = {}
-    for record in trusted:
-        environment = record.environment
-        versions = environment.driver_version, environment.platform_version
-        key = record.recipe, environment.device, versions, record.measurement.sizes
-        groups.setdefault(key, []).append(record)
     outdated = set[str]()
-    for group in groups.values():
-        if len(group) > 1:
+    # by recipe first: most have one record, and no place has to be compared
+    for alike in _group(trusted, lambda record: record.recipe):
+        for group in _group(alike, _get_place) if len(alike) > 1 else ():
             quiet = [r for r in group if not r.measurement.is_noisy] or group
             latest = max(record.recorded_at for record in quiet)
             # those of the same time are of one run
             outdated |= {r.id for r in group if r.recorded_at != latest}
     return frozenset(outdated)
+
+
+def _get_place(record: TuningRecord) -> Hashable:
+    """Return the device, driver and sizes of a measurement."""
+    environment = record.environment
+    versions = environment.driver_version, environment.platform_version
+    return environment.device, versions, record.measurement.sizes
+
+
+def _group(
+    records: Iterable[TuningRecord], key: Callable[[TuningRecord], Hashable]
+) -> Iterable[list[TuningRecord]]:
+    groups: dict[Hashable, list[TuningRecord]] = {}
+    for record in records:
+        groups.setdefault(key(record), []).append(record)
+    return groups.values()
 
 
 def find_tied_records(records: Collection[TuningRecord]) -> frozenset[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from math import inf, sqrt
-from statistics import quantiles
+from statistics import median, quantiles
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
@@ -225,7 +225,7 @@ class Measurement(Part):
     @cached_property
     def baseline_median_s(self) -> float:
         """Median time of the untransformed kernel, in seconds."""
-        return compute_quartiles(self.baseline_s).median
+        return median(self.baseline_s)
 
     @property
     def spread_s(self) -> float:
