@@ -311,6 +311,9 @@ def _take_turns(
     for item in items:
         queues.setdefault(owner(item), []).append(item)
     inner = [_take_turns(q, *owners) if owners else q for q in queues.values()]
+    if len(inner) == 1:  # as for most workloads
+        yield from inner[0]
+        return
     missing = object()
     for row in zip_longest(*inner, fillvalue=missing):
         yield from (item for item in row if item is not missing)  # type: ignore[misc]
