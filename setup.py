@@ -31,7 +31,8 @@ setup(
                 "-O3",
                 "-std=gnu11",
                 "-fno-math-errno",
-                "-fvisibility=hidden",  # else a library may have a function of a name
+                # libraries may export functions with the names of ours
+                "-fvisibility=hidden",
             ],
             optional=True,  # numpy computes what it would, slower
         )

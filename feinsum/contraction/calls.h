@@ -25,8 +25,7 @@ int is_readable(PyArrayObject *array, int type);
 /* The threads of a call that may keep two of them busy; -1 with an exception. */
 int find_n_threads(double n_points);
 
-/* The time, and that which calls have taken together; see BUDGET_NS. */
-double read_clock_ns(void);
+/* The time that calls have taken together; see BUDGET_NS. */
 void spend_ns(double start_ns);
 int is_budget_spent(void);
 

@@ -12,7 +12,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "network.h"
 #include "pairwise.h"
@@ -384,13 +383,6 @@ static Way choose_way(const Call *call, int is_kernels, int are_integers,
         return n_operands <= 2 && is_for_numpy ? NUMPY : PYTHON;
     }
     return KERNEL;
-}
-
-double read_clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1e9 + now.tv_nsec;
 }
 
 void spend_ns(double start_ns) { spent_ns += read_clock_ns() - start_ns; }

@@ -31,4 +31,7 @@ int start_pairwise(void);
 /* Bytes of its longest vectors. */
 int count_vector_bytes(void);
 
+/* A clock that never goes back. */
+double read_clock_ns(void);
+
 #endif

@@ -222,12 +222,12 @@ static void find_processor(void)
    has them: others run alone, as they would share the cores anyway. */
 #define MAX_THREADS 256
 
-/* How long a thread looks for what it waits for before it sleeps, so that the end of a
-   call, and the next one of calls in a row, do not wait for it to wake. */
-#define LOOK_NS 50000
+/* How long a thread spins before it sleeps: to wake it takes up to 50 us in a virtual
+   machine, which back-to-back calls, and the end of a call, do not wait for. */
+#define SPIN_NS 50000
 
-/* Work of each thread from which on calls in a row share it. */
-#define PER_THREAD_IN_A_ROW_NS 20000
+/* Work of each thread from which on back-to-back calls share it. */
+#define PER_THREAD_BACK_TO_BACK_NS 20000
 
 static struct {
     pthread_mutex_t lock, one_call;
@@ -259,11 +259,11 @@ static void take_parts(void) /* with the lock */
     }
 }
 
-static long long read_ns(void)
+double read_clock_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000LL + now.tv_nsec;
+    return now.tv_sec * 1e9 + now.tv_nsec;
 }
 
 static inline void pause_briefly(void)
@@ -282,7 +282,8 @@ static void *work(void *unused)
         take_parts();
         const unsigned n_calls = pool.n_calls;
         pthread_mutex_unlock(&pool.lock);
-        for (const long long end = read_ns() + LOOK_NS; read_ns() < end; pause_briefly())
+        for (const double end = read_clock_ns() + SPIN_NS; read_clock_ns() < end;
+             pause_briefly())
             if (__atomic_load_n(&pool.n_calls, __ATOMIC_RELAXED) != n_calls)
                 break;
         pthread_mutex_lock(&pool.lock);
@@ -346,7 +347,8 @@ static int run_parts(Run run, const Problem *problem, Part *parts, int n_parts)
     pthread_cond_broadcast(&pool.has_work);
     take_parts();
     pthread_mutex_unlock(&pool.lock);
-    for (const long long end = read_ns() + LOOK_NS; read_ns() < end; pause_briefly())
+    for (const double end = read_clock_ns() + SPIN_NS; read_clock_ns() < end;
+         pause_briefly())
         if (__atomic_load_n(&pool.n_left, __ATOMIC_RELAXED) == 0)
             break;
     pthread_mutex_lock(&pool.lock);
@@ -382,7 +384,7 @@ double estimate_ns(const Problem *p)
 
 /* When the last call that threads might share ended. Any thread may write it: a wrong
    choice costs some microseconds. */
-static volatile long long last_ns;
+static volatile double last_ns;
 
 int run_problem(int length, int is_single, const Problem *p, int n_threads)
 {
@@ -391,9 +393,10 @@ int run_problem(int length, int is_single, const Problem *p, int n_threads)
     const int is_along = is_along_batch(p);
     const long n_batch = is_along ? count_last(&p->batch) : count(&p->batch);
     const double ns = estimate_ns(p);
-    const int is_in_a_row = n_threads > 1 && ns > 2 * PER_THREAD_IN_A_ROW_NS &&
-                            read_ns() - last_ns < LOOK_NS;
-    const double worth = ns / (is_in_a_row ? PER_THREAD_IN_A_ROW_NS : PER_THREAD_NS);
+    const int may_share = n_threads > 1 && ns > 2 * PER_THREAD_BACK_TO_BACK_NS;
+    const int is_back_to_back = may_share && read_clock_ns() - last_ns < SPIN_NS;
+    const double worth =
+        ns / (is_back_to_back ? PER_THREAD_BACK_TO_BACK_NS : PER_THREAD_NS);
     int n_parts = worth < n_threads ? (int)worth : n_threads;
     if (n_parts > MAX_THREADS)
         n_parts = MAX_THREADS;
@@ -416,8 +419,8 @@ int run_problem(int length, int is_single, const Problem *p, int n_threads)
             divide(n_columns, k, n_parts, 12, &part->first_column, &part->n_columns);
     }
     const int failed = run_parts(run, p, parts, n_parts);
-    if (n_threads > 1 && ns > 2 * PER_THREAD_IN_A_ROW_NS)
-        last_ns = read_ns();
+    if (may_share)
+        last_ns = read_clock_ns();
     return failed;
 }
 
