@@ -152,7 +152,8 @@ static void take_last(Group *batch, Group *group)
     static const long none[3] = {0, 0, 0};
     const int last = batch->rank - 1;
     group->rank = 0;
-    insert_index(group, last < 0 ? 1 : batch->n[last], last < 0 ? none : batch->strides[last], 2);
+    insert_index(group, last < 0 ? 1 : batch->n[last],
+                 last < 0 ? none : batch->strides[last], 2);
     batch->rank -= last >= 0;
 }
 
@@ -219,7 +220,8 @@ void fill_groups(const Index *indices, long n_indices, int is_swapped, Problem *
         else if (x->is_in[0] && x->is_in[1])
             insert_index(&p->batch, x->extent, strides, 2);
         else
-            insert_index(x->is_in[is_swapped] ? &p->rows : &p->columns, x->extent, strides, 2);
+            insert_index(x->is_in[is_swapped] ? &p->rows : &p->columns, x->extent,
+                         strides, 2);
     }
     merge_indices(&p->batch);
     merge_indices(&p->rows);

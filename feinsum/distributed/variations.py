@@ -163,10 +163,9 @@ def with_processes(plan: Plan, processes: int, *, rates: Rates = USUAL) -> Plan:
     old = min(machines, key=lambda machine: machine.n_axes)
     if len(machines) > 1 or not old.n_axes:
         raise PlanError(
-            f"the plan has {format_count(len(machines), 'machine')}, of "
-            f"{format_count(old.n_axes, 'axis')} at least; expected one "
-            "for all groups, with an axis whose size can change: search with "
-            "feinsum.plan",
+            f"the groups have {format_count(len(machines), 'machine')}, the "
+            f"smallest with {format_count(old.n_axes, 'axis')}; expected one machine "
+            "with at least one axis: search with feinsum.plan",
             rules=("processes",),
         )
     padded = (
@@ -180,9 +179,11 @@ def with_processes(plan: Plan, processes: int, *, rates: Rates = USUAL) -> Plan:
     # exact counts take long, so they are compared only where blocks are small
     candidates = sorted(candidates, key=lambda p: _estimate_blocks_s(p, rates))
     best, *others = candidates[:N_COMPARED]
+    least = best.estimate(rates)
     for other in others:
-        if other.estimate(rates).is_better_than(best.estimate(rates)):
-            best = other
+        estimate = other.estimate(rates)
+        if estimate.is_better_than(least):
+            best, least = other, estimate
     starts = {name: best.starts[name] for name in best.placed}
     return with_schedules(best, best.schedules, starts=starts)
 

@@ -158,9 +158,9 @@ def test_no_plan_has_such_a_number_of_processes(processes):
 
 
 def test_machines_that_cannot_change_are_refused():
-    """One without axes, and one on which no process of another machine fits."""
+    """One without axes, and a requested distribution on a machine of its own."""
     einsum = einsum_of("ij,j->i", every=6)
-    with pytest.raises(PlanError, match="of 0 axes at least") as caught:
+    with pytest.raises(PlanError, match="the smallest with 0 axes") as caught:
         with_processes(plan(einsum, processes=1), 2)
     assert caught.value.rules == ("processes",)
     on_two_of_four = Distribution.parse("ij->i", Machine((2,)))
