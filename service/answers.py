@@ -20,16 +20,16 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice, repeat, zip_longest
+from itertools import groupby
 from typing import Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from feinsum.canonical.form import KEY_DIGITS
 from feinsum.db.server.reader import StoredFact, Summary
 from feinsum.errors import InvalidRequestError
-from feinsum.records import Device, Policy, TransformSpec, TuningRecord, rank
+from feinsum.records import Device, Policy, TransformSpec, rank
 from feinsum.records.plausibility import SHIPPED
 from feinsum.service.paging import to_cursor
 from feinsum.service.texts import has_secret, is_storable, without_secrets
@@ -156,16 +156,15 @@ class _Candidate(NamedTuple):
     """A fact that may be in an answer.
 
     Attributes:
-        position: in the ranking of its nearness; None if its recipe was no
-            faster than the untransformed kernel.
-        level: trusted facts go first, then those whose transform every client has.
+        group: trusted facts go first, then near ones, then those whose transform every
+            client has.
+        position: in the ranking of its nearness.
     """
 
     fact: StoredFact
-    record: TuningRecord
     nearness: Nearness
-    position: int | None
-    level: tuple[bool, bool]
+    group: tuple[bool, int, bool]
+    position: int
 
 
 def make_answer(
@@ -182,89 +181,80 @@ def make_answer(
     :func:`feinsum.records.find_best_match`. What does not fit is answered to a query
     with the cursor ``next``.
     """
-    candidates = _find_candidates(facts, target, devices)
-    chosen = [
-        candidate
-        for nearness in target.accepted
-        for candidate in _choose_fairly(
-            c for c in candidates if c.nearness == nearness and c.position is not None
-        )
-    ]
-    # the sort is stable: trusted facts, and others, stay ordered by nearness
-    chosen.sort(key=lambda candidate: not candidate.record.is_trusted)
+    candidates, useless = _find_candidates(facts, target, devices)
+    chosen = list(_choose_fairly(candidates))
     shown = list(_take_fitting(chosen[target.start :], target.max_bytes))
     # a page behind the last one is a miss as well
     if not shown:
         return None
-    recipes = {candidate.record.recipe for candidate in shown}
-    slower = [
-        c
-        for c in candidates
-        if c.position is None and c.record.is_trusted and c.record.recipe in recipes
-    ]
-    slower = sorted(slower, key=lambda c: c.record.id)[:MAX_FACTS]
-
-    def order(candidate: _Candidate) -> tuple[bool, int, bool, int | None]:
-        is_untrusted, is_foreign = candidate.level
-        distance = target.accepted.index(candidate.nearness)
-        return is_untrusted, distance, is_foreign, candidate.position
-
+    slower = []
+    if useless:
+        recipes = {candidate.fact.record.recipe for candidate in shown}
+        slower = [c for c in useless if c.fact.record.recipe in recipes]
+        slower = sorted(slower, key=lambda c: c.fact.record.id)[:MAX_FACTS]
     # the cursor counts facts: they have an order that a new fact rarely changes
     end = target.start + len(shown)
     following = to_cursor(end) if end < len(chosen) else None
-    lists = sorted(shown, key=order), list(_take_fitting(slower, MAX_SLOWER_BYTES))
+    shown.sort(key=lambda candidate: (candidate.group, candidate.position))
+    lists = shown, list(_take_fitting(slower, MAX_SLOWER_BYTES))
     return _write_answer(workload, lists, following)
 
 
 def _find_candidates(
     facts: Iterable[StoredFact], target: DeviceQuery, devices: Mapping[str, Device]
-) -> list[_Candidate]:
-    """Return the facts that the policy accepts, of each nearness ranked ones first."""
-    groups: dict[Nearness, dict[str, StoredFact]] = {n: {} for n in target.accepted}
+) -> tuple[list[_Candidate], list[_Candidate]]:
+    """Return the facts that the policy accepts, in the order of an answer.
+
+    Apart from them, return the trusted ones that were no faster than the untransformed
+    kernel.
+    """
+    near: dict[Nearness, list[StoredFact]] = {n: [] for n in target.accepted}
     for fact in facts:
         nearness = target.nearness(fact.record.environment.device, devices)
-        if nearness in groups:
-            groups[nearness][fact.record.id] = fact
-    candidates = []
-    for nearness, group in groups.items():
-        ranking = rank([fact.record for fact in group.values()])
-        ranked = [group.pop(record.id) for record in ranking]
-        positions = chain(range(len(ranked)), repeat(None))
-        for fact, position in zip((*ranked, *group.values()), positions, strict=False):
-            record = fact.record
+        if nearness in near:
+            near[nearness].append(fact)
+    candidates, useless = [], []
+    for distance, (nearness, alike) in enumerate(near.items()):
+        ranking = rank(fact.record for fact in alike)
+        positions = {record.id: k for k, record in enumerate(ranking)}
+        for fact in alike:
+            record, position = fact.record, positions.get(fact.record.id)
             is_foreign = (record.spec.name, record.spec.version) not in SHIPPED
-            level = not record.is_trusted, is_foreign
-            candidates.append(_Candidate(fact, record, nearness, position, level))
-    return candidates
+            group = not record.is_trusted, distance, is_foreign
+            if position is not None:
+                candidates.append(_Candidate(fact, nearness, group, position))
+            elif record.is_trusted:
+                useless.append(_Candidate(fact, nearness, group, len(ranking)))
+    candidates.sort(key=lambda candidate: (candidate.group, candidate.position))
+    return candidates, useless
 
 
-def _choose_fairly(ranking: Iterable[_Candidate]) -> Iterable[_Candidate]:
-    """Return the facts of a ranking to answer: the trusted ones, then the others.
+def _choose_fairly(candidates: Iterable[_Candidate]) -> Iterator[_Candidate]:
+    """Yield the facts to answer: recorders, and kinds of device, of a group in turn.
 
-    Of either, those of shipped transforms come first, recorders and kinds of device in
-    turn. A client prefers devices like its own, however fast recipes are on others, and
-    no recorder may fill an answer alone.
+    A client prefers devices like its own, however fast recipes are on others, and no
+    recorder may fill an answer alone.
     """
     n_alike: Counter[tuple[str, str, TransformSpec]] = Counter()
-    levels: dict[tuple[bool, bool], list[_Candidate]] = {}
-    for candidate in ranking:
-        recorder, record = candidate.fact.recorder, candidate.record
+    n_near: Counter[Nearness] = Counter()
+
+    def is_rare(candidate: _Candidate) -> bool:
+        recorder, record = candidate.fact.recorder, candidate.fact.record
         alike = recorder, record.environment.device.id, record.spec
         n_alike[alike] += 1
-        # the ranking has the best ones first, so these are kept
-        if n_alike[alike] <= MAX_ALIKE:
-            levels.setdefault(candidate.level, []).append(candidate)
+        # the best ones come first, so these are kept
+        return n_alike[alike] <= MAX_ALIKE
 
-    def kind(candidate: _Candidate) -> object:
-        device = candidate.record.environment.device
-        return device.platform, device.microarchitecture
+    def recorder_and_kind(candidate: _Candidate) -> Hashable:
+        device = candidate.fact.record.environment.device
+        return candidate.fact.recorder, device.platform, device.microarchitecture
 
-    in_turn = (
-        candidate
-        for level in sorted(levels)
-        for candidate in _take_turns(levels[level], lambda c: c.fact.recorder, kind)
-    )
-    return islice(in_turn, MAX_FACTS)
+    for _, group in groupby(candidates, key=lambda candidate: candidate.group):
+        kinds = _take_turns(filter(is_rare, group), recorder_and_kind)
+        for candidate in _take_turns(kinds, lambda c: c.fact.recorder):
+            n_near[candidate.nearness] += 1
+            if n_near[candidate.nearness] <= MAX_FACTS:
+                yield candidate
 
 
 def choose_ids(
@@ -299,24 +289,19 @@ def choose_ids(
     return chosen
 
 
-def _take_turns(
-    items: Iterable[T], owner: Callable[[T], object], *owners: Callable[[T], object]
-) -> Iterator[T]:
-    """Yield items with their owners in turn; within an owner, nested owners in turn.
+def _take_turns(items: Iterable[T], owner: Callable[[T], Hashable]) -> list[T]:
+    """Return the first item of each owner, then the second of each, and so on.
 
     >>> "".join(_take_turns(["a1", "a2", "a3", "b1"], lambda item: item[0]))
     'a1b1a2a3'
     """
-    queues: dict[object, list[T]] = {}
-    for item in items:
-        queues.setdefault(owner(item), []).append(item)
-    inner = [_take_turns(q, *owners) if owners else q for q in queues.values()]
-    if len(inner) == 1:  # as for most workloads
-        yield from inner[0]
-        return
-    missing = object()
-    for row in zip_longest(*inner, fillvalue=missing):
-        yield from (item for item in row if item is not missing)  # type: ignore[misc]
+    n_before: Counter[Hashable] = Counter()
+
+    def count_turn(item: T) -> int:
+        n_before[owner(item)] += 1
+        return n_before[owner(item)]
+
+    return sorted(items, key=count_turn)
 
 
 def _take_fitting(
@@ -332,31 +317,24 @@ def _take_fitting(
 
 
 def _write_answer(
-    workload: str,
-    lists: tuple[list[_Candidate], list[_Candidate]],
-    following: str | None,
+    workload: str, lists: Iterable[Iterable[_Candidate]], following: str | None
 ) -> Answer:
     # documents are stored as text, and are sent as they are
     facts, slower = (
         ",".join(
-            f'{{"id":"{c.record.id}","nearness":"{c.nearness}",'
-            f'"is_trusted":{json.dumps(c.record.is_trusted)},'
+            f'{{"id":"{c.fact.record.id}","nearness":"{c.nearness}",'
+            f'"is_trusted":{"false" if c.group[0] else "true"},'
             f'"document":{c.fact.document}}}'
             for c in candidates
         )
         for candidates in lists
     )
-    cursor = json.dumps(following)
     body = (
         f'{{"workload":{json.dumps(workload)},"facts":[{facts}],"slower":[{slower}],'
-        f'"next":{cursor}}}'
-    )
-    # of the states of facts, which change with their trust
-    states = [[(c.nearness, c.fact.state) for c in candidates] for candidates in lists]
-    content = repr((workload, states, cursor))
-    digest = hashlib.sha256(content.encode()).hexdigest()[:32]
+        f'"next":{json.dumps(following)}}}'
+    ).encode()
     # a weak tag: the compressed body has the same one
-    return Answer(f'W/"{digest}"'.encode(), body.encode())
+    return Answer(f'W/"{hashlib.sha256(body).hexdigest()[:32]}"'.encode(), body)
 
 
 def check_key(workload: str) -> str:

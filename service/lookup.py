@@ -283,9 +283,9 @@ def _read(
         sizes = budget.select_affordable(sizes)
     for batch in _split_into_batches(sizes):
         for workload, facts in reader.facts(batch).items():
+            states_read = frozenset(fact.state for fact in facts)
             for target in changed[workload]:
                 answer = make_answer(workload, facts, target, devices)
-                states_read = frozenset(fact.state for fact in facts)
                 answers[workload, target] = CachedAnswer(answer, states_read)
     # of very many facts, summaries choose which documents are read
     for workload in (w for w, size in sizes.items() if _is_large(size)):

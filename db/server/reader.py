@@ -14,17 +14,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 from sqlalchemy import Connection
 
 from feinsum.db.address import Location
-from feinsum.db.sql.engine import SqlDatabase, make_engine, translate_errors
+from feinsum.db.sql.engine import (
+    SqlDatabase,
+    fetch_rows,
+    make_engine,
+    translate_errors,
+)
 from feinsum.db.sql.rows import (
     DEVICE_COLUMNS,
     parse_device_row,
-    read_documents,
+    read_document,
     split_into_batches,
 )
 from feinsum.records import Device, TuningRecord
@@ -104,8 +108,7 @@ CHUNK = 500
 """Workloads in one statement."""
 
 
-@dataclass(frozen=True)
-class StoredFact:
+class StoredFact(NamedTuple):
     """A record with its stored JSON text; see :mod:`feinsum.db.sql.trust`.
 
     Attributes:
@@ -256,7 +259,7 @@ class Reader(SqlDatabase):
                     self._connection = self.connect()
                     self._n_connections += 1
                 try:
-                    rows = self._connection.exec_driver_sql(statement, values).all()
+                    rows = fetch_rows(self._connection, statement, values)
                 except BaseException:
                     self._connection.close()
                     self._connection = None
@@ -269,6 +272,7 @@ class Reader(SqlDatabase):
 def _read_facts(rows: Iterable[Sequence[Any]]) -> Iterator[StoredFact]:
     """Parse the facts of rows; damaged ones are logged and left out."""
     for row in map(FactRow._make, rows):
-        for record in read_documents("record", [row]):
-            recorder = row.recorder or ""
-            yield StoredFact(cast(TuningRecord, record), row.document, recorder)
+        if record := read_document("record", row):
+            yield StoredFact(
+                cast(TuningRecord, record), row.document, row.recorder or ""
+            )

@@ -15,7 +15,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -229,6 +229,23 @@ def translate_errors(location: Location) -> Iterator[None]:
             f"the database {location} "
             f"{problem.format(timeout=location.busy_timeout_s)} ({detail}); {advice}"
         ) from None
+
+
+def fetch_rows(
+    connection: Connection, statement: str, values: Sequence[Any]
+) -> Sequence[Sequence[Any]]:
+    """Run a statement of the driver, and return its rows.
+
+    SQLAlchemy would take longer to describe the rows of a look-up than SQLite to find
+    them.
+    """
+    driver = connection.dialect.loaded_dbapi
+    try:
+        with closing(connection.connection.cursor()) as cursor:
+            cursor.execute(statement, values)
+            return cursor.fetchall()
+    except driver.Error as error:
+        raise DBAPIError.instance(statement, values, error, driver.Error) from error
 
 
 def _is_lost(location: Location, error: Exception) -> bool:

@@ -225,28 +225,32 @@ def insert_missing(connection: Connection, rows: Iterable[Row]) -> int:
 
 
 def read_documents(kind: DocumentKind, rows: Iterable[Any]) -> Iterator[Document]:
-    """Parse rows with the columns ``id`` and ``document``; log and skip damaged ones.
+    """Parse rows of one kind; see :func:`read_document`."""
+    documents = (read_document(kind, row) for row in rows)
+    return (document for document in documents if document is not None)
+
+
+def read_document(kind: DocumentKind, row: Any) -> Document | None:
+    """Parse a row with the columns ``id`` and ``document``; log and skip a damaged one.
 
     Args:
-        kind: the kind of all the documents.
-        rows: those of records also have ``workload_key`` and ``device_id``, which must
-            agree with the document. Documents of rows with a false ``is_trusted`` are
-            marked.
+        kind: the kind of the document.
+        row: that of a record also has ``workload_key`` and ``device_id``, which must
+            agree with the document. With a false ``is_trusted``, it is marked.
     """
-    for row in rows:
-        try:
-            document = parse_document(kind, row.id, row.document)
-        except InvalidRecordError as error:
-            logger.error("row %s is skipped: %s", row.id, error)
-            continue
-        if isinstance(document, TuningRecord):
-            # The columns are what a look-up filters by: if they are wrong, the record
-            # would answer another query.
-            columns = row.workload_key, row.device_id
-            if columns != (document.workload, document.environment.device.id):
-                logger.error("fact %s is skipped: its columns are damaged", row.id)
-                continue
-        yield document if getattr(row, "is_trusted", True) else mark_untrusted(document)
+    try:
+        document = parse_document(kind, row.id, row.document)
+    except InvalidRecordError as error:
+        logger.error("row %s is skipped: %s", row.id, error)
+        return None
+    if isinstance(document, TuningRecord):
+        # The columns are what a look-up filters by: if they are wrong, the record
+        # would answer another query.
+        columns = row.workload_key, row.device_id
+        if columns != (document.workload, document.environment.device.id):
+            logger.error("fact %s is skipped: its columns are damaged", row.id)
+            return None
+    return document if getattr(row, "is_trusted", True) else mark_untrusted(document)
 
 
 def parse_device_row(columns: Sequence[Any]) -> Device:
