@@ -16,10 +16,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from threading import Condition
 from typing import Any
 
-from cachetools import TTLCache, cached
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.middleware.gzip import GZipMiddleware
@@ -44,9 +42,6 @@ ROUTERS = (
     canonicalization.router,
     pages,
 )
-
-NOTATIONS_S = 2.0
-"""How long the notations of all workloads are assumed not to have changed."""
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -99,10 +94,7 @@ def _make_service(settings: Settings) -> Service:
         settings.max_demands, settings.max_demands_of_caller, settings.demand_days
     )
     misses = MissCounter(partial(store.add_misses, limits=limits))
-    # with a condition, of many concurrent callers one reads and the others wait
-    cache: TTLCache[Any, frozenset[str]] = TTLCache(1, NOTATIONS_S)
-    notations = cached(cache, condition=Condition())(store.notations)
-    return Service(settings, store, lookup, misses, notations)
+    return Service(settings, store, lookup, misses)
 
 
 @asynccontextmanager

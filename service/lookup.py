@@ -19,12 +19,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from sys import getsizeof
 from typing import TypeAlias
 
 from cachetools import LRUCache
 
-from feinsum.db.server.reader import Reader, Size
+from feinsum.db.server.reader import Reader, Size, States
 from feinsum.records import Device
 from feinsum.service.answers import (
     MAX_READ_BYTES,
@@ -41,8 +42,8 @@ Query: TypeAlias = tuple[str, DeviceQuery]
 QUERY_BYTES = 800
 """Memory of an entry, without its names, its ids and its answer."""
 
-ID_BYTES = 180
-"""Memory of an id, as an element of a set."""
+STATE_BYTES = 240
+"""Memory of the state of a fact, as an element of a set."""
 
 MANY_FACTS = 200
 """A workload with more facts is not read whole."""
@@ -50,10 +51,6 @@ MANY_FACTS = 200
 MANY_BYTES = 2_000_000
 """Nor is a workload with longer documents; several workloads read at once are no
 longer."""
-
-MANY_IDS = ""
-"""In place of the ids of very many facts: such an answer is composed anew after any
-commit."""
 
 MAX_QUERIES = 200
 """Queries that are read at once: the first of them waits for the last."""
@@ -64,13 +61,14 @@ class CachedAnswer:
     """An answer, or None for a miss.
 
     Attributes:
-        states: of all facts that it was composed of.
+        states: of all facts that it was composed of; None for very many: such an
+            answer is composed anew after any commit.
         generation: the generation of the database for which it is current.
         n_bytes: memory, with its query.
     """
 
     answer: Answer | None
-    states: frozenset[str]
+    states: States | None
     generation: object = None
     n_bytes: int = 0
 
@@ -87,7 +85,7 @@ class ReadBudget:
     ['a']
     """
 
-    n_bytes: int
+    n_bytes: float = inf
     is_untouched: bool = True
 
     def select_affordable(self, sizes: Mapping[str, Size]) -> dict[str, Size]:
@@ -140,7 +138,7 @@ class Lookup:
         return await self._enqueue(query)
 
     async def answers(
-        self, queries: Sequence[Query], budget: ReadBudget | None = None
+        self, queries: Sequence[Query], budget: ReadBudget
     ) -> dict[Query, Answer | None]:
         """Return the answers to many queries, as far as a budget has bytes for them."""
         if time.monotonic() >= self._fresh_until:
@@ -148,13 +146,9 @@ class Lookup:
         answers = {
             q: cached.answer for q in queries if (cached := self._get_current(q))
         }
-        missing = list(dict.fromkeys(q for q in queries if q not in answers))
-        if missing and budget is None:
-            read = await asyncio.gather(*map(self._enqueue, missing))
-            answers.update(zip(missing, read, strict=True))
-        elif missing:
-            affordable = await self._read_now(missing, budget)
-            answers.update((q, cached.answer) for q, cached in affordable.items())
+        if missing := [q for q in queries if q not in answers]:
+            read = await self._read_now(missing, budget)
+            answers.update((query, cached.answer) for query, cached in read.items())
         return answers
 
     async def refresh(self) -> None:
@@ -214,7 +208,7 @@ class Lookup:
             while batch := list(self._waiting)[:MAX_QUERIES]:
                 futures = {query: self._waiting.pop(query) for query in batch}
                 try:
-                    answers = await self._read_now(batch)
+                    answers = await self._read_now(batch, ReadBudget())
                 except Exception as error:  # noqa: BLE001  # raised where it is awaited
                     for future in futures.values():
                         if not future.cancelled():
@@ -227,7 +221,7 @@ class Lookup:
             self._reading = None
 
     async def _read_now(
-        self, queries: Sequence[Query], budget: ReadBudget | None = None
+        self, queries: Sequence[Query], budget: ReadBudget
     ) -> dict[Query, CachedAnswer]:
         # before the facts are read: a commit in between makes the answers seem older
         # than they are, never newer
@@ -255,7 +249,8 @@ def _estimate_bytes(query: Query, cached: CachedAnswer) -> int:
     """Return how much memory a query and its answer take."""
     workload, target = query
     names = workload, target.device, target.architecture
-    n_bytes = QUERY_BYTES + sum(map(getsizeof, names)) + ID_BYTES * len(cached.states)
+    n_bytes = QUERY_BYTES + sum(map(getsizeof, names))
+    n_bytes += STATE_BYTES * len(cached.states or ())
     return n_bytes + (cached.answer.n_bytes if cached.answer else 0)
 
 
@@ -264,26 +259,25 @@ def _read(
     queries: Sequence[Query],
     cached: Mapping[Query, CachedAnswer],
     devices: Mapping[str, Device],
-    budget: ReadBudget | None = None,
+    budget: ReadBudget,
 ) -> dict[Query, CachedAnswer]:
     """Return the current answers; cached ones stay if the facts are the same.
 
     Answers beyond the bytes of a budget are left out. Few documents are in memory at a
     time: those of some workloads, or a choice of those of one that has very many.
     """
-    comparable = {q: c for q, c in cached.items() if MANY_IDS not in c.states}
+    comparable = {q: c for q, c in cached.items() if c.states is not None}
     states = reader.states([workload for workload, _ in comparable])
     answers = {q: c for q, c in comparable.items() if c.states == states[q[0]]}
     changed: dict[str, list[DeviceQuery]] = {}
     for workload, target in queries:
         if (workload, target) not in answers:
             changed.setdefault(workload, []).append(target)
-    sizes = reader.sizes(list(changed))
-    if budget is not None:
-        sizes = budget.select_affordable(sizes)
+    sizes = budget.select_affordable(reader.sizes(list(changed)))
     for batch in _split_into_batches(sizes):
         for workload, facts in reader.facts(batch).items():
-            states_read = frozenset(fact.state for fact in facts)
+            records = [fact.record for fact in facts]
+            states_read = frozenset((r.id, r.is_trusted) for r in records)
             for target in changed[workload]:
                 answer = make_answer(workload, facts, target, devices)
                 answers[workload, target] = CachedAnswer(answer, states_read)
@@ -293,7 +287,7 @@ def _read(
         for target in changed[workload]:
             chosen = reader.documents(choose_ids(summaries, target, devices))
             answer = make_answer(workload, chosen, target, devices)
-            answers[workload, target] = CachedAnswer(answer, frozenset({MANY_IDS}))
+            answers[workload, target] = CachedAnswer(answer, None)
     return answers
 
 

@@ -40,17 +40,12 @@ MAX_LISTINGS = 2
 
 @dataclass(frozen=True)
 class Service:
-    """The parts of one running service.
-
-    Attributes:
-        notations: reads how the texts of all workloads begin.
-    """
+    """The parts of one running service."""
 
     settings: Settings
     store: ServingStore
     lookup: Lookup
     misses: MissCounter
-    notations: Callable[[], frozenset[str]]
     _listings: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(MAX_LISTINGS)
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from sqlalchemy import Connection
 
@@ -108,6 +108,10 @@ CHUNK = 500
 """Workloads in one statement."""
 
 
+States: TypeAlias = frozenset[tuple[str, bool]]
+"""The ids of facts, and whether they are trusted, which may change."""
+
+
 class StoredFact(NamedTuple):
     """A record with its stored JSON text; see :mod:`feinsum.db.sql.trust`.
 
@@ -118,16 +122,6 @@ class StoredFact(NamedTuple):
     record: TuningRecord
     document: str
     recorder: str = ""
-
-    @property
-    def state(self) -> str:
-        """A text that is equal as long as answers with the fact are equal."""
-        return state_of(self.record.id, is_trusted=self.record.is_trusted)
-
-
-def state_of(record_id: str, *, is_trusted: bool) -> str:
-    """Format what may change about a fact: whether it is trusted."""
-    return record_id if is_trusted else f"{record_id}?"
 
 
 class Summary(NamedTuple):
@@ -211,13 +205,13 @@ class Reader(SqlDatabase):
         """Return the valid facts with some ids."""
         return list(_read_facts(self._read_rows_in_parts(DOCUMENTS, record_ids)))
 
-    def states(self, workloads: Sequence[str]) -> dict[str, frozenset[str]]:
+    def states(self, workloads: Sequence[str]) -> dict[str, States]:
         """Return the states of the facts of workloads that look-ups see."""
-        states: dict[str, set[str]] = {key: set() for key in workloads}
+        states: dict[str, set[tuple[str, bool]]] = {key: set() for key in workloads}
         for workload, record_id, is_trusted in self._read_rows_in_parts(
             STATES, workloads
         ):
-            states[workload].add(state_of(record_id, is_trusted=bool(is_trusted)))
+            states[workload].add((record_id, bool(is_trusted)))
         return {workload: frozenset(ids) for workload, ids in states.items()}
 
     def devices(self) -> dict[str, Device]:

@@ -192,7 +192,6 @@ class ServingStore(SqlStore):
     page_of_facts = reads(partial(pages.list_documents, kind="record"))
     page_of_plans = reads(partial(pages.list_documents, kind="plan"))
     fastest_facts = reads(pages.list_fastest_facts)
-    notations = reads(pages.find_notations)
 
     def ordered_workloads(
         self,
@@ -233,6 +232,10 @@ class ServingStore(SqlStore):
     ) -> tuple[ListedDevice, ...]:
         counts = self._read_costly(pages.count_by_device)
         return self.read(pages.list_devices, condition, limit, counts)
+
+    def notations(self) -> frozenset[str]:
+        """Return the subscripts of all workloads; see :func:`pages.find_notations`."""
+        return self._read_costly(pages.find_notations)
 
     def drivers_of(self, device_id: str) -> tuple[DriverCount, ...]:
         """Return the drivers with which a device was measured, latest first."""

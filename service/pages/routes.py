@@ -142,7 +142,7 @@ def _search(
     # a search that is refused is a message on the page, not another page
     except InvalidRequestError as error:
         return SearchView(problem=str(error))
-    return search(criteria, service.store, service.notations, limit_s, start, PER_PAGE)
+    return search(criteria, service.store, limit_s, start, PER_PAGE)
 
 
 @page("/workloads/{key}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -117,7 +116,6 @@ class SearchView:
 def search(
     criteria: SearchCriteria,
     store: ServingStore,
-    notations: Callable[[], frozenset[str]],
     limit_s: float,
     start: int = 0,
     limit: int = 100,
@@ -127,7 +125,6 @@ def search(
     Args:
         criteria: text and filters of the search.
         store: store of the workloads.
-        notations: reads the subscripts of all workloads.
         limit_s: seconds for all canonicalizations.
         start: number of workloads on earlier pages.
         limit: maximum number of workloads of a page.
@@ -156,7 +153,7 @@ def search(
         key = _compute_shape_key(inputs, output, limit_s)
     except FeinsumError as error:
         return SearchView(problem=str(error))
-    alike, is_partial = _find_alike(inputs, output, key, notations(), deadline)
+    alike, is_partial = _find_alike(inputs, output, key, store.notations(), deadline)
     others = listed(criteria.having(), alike) if alike else ()
     exact = store.listed_workload(form.key, criteria.device) if form else None
     return SearchView(exact, form, others, is_partial=is_partial)

@@ -305,7 +305,7 @@ async def _write_batch(
     without facts, whose ``next`` leads to them.
     """
     n_left, separator = MAX_BYTES if has_key else ANONYMOUS_BYTES, b'{"answers":['
-    budget = None if has_key else ReadBudget(ANONYMOUS_BYTES)
+    budget = ReadBudget() if has_key else ReadBudget(ANONYMOUS_BYTES)
     bodies: dict[str, bytes] = {}
     for start in range(0, max(1, len(keys)), PART_SIZE):
         chunk = keys[start : start + PART_SIZE]

@@ -12,12 +12,12 @@ from dataclasses import replace
 import pytest
 from cachetools import LRUCache, cached
 
-from feinsum.db.server.reader import Size, StoredFact
+from feinsum.db.server.reader import Size, States, StoredFact
 from feinsum.records import to_json
 from feinsum.service import demand
 from feinsum.service.answers import DeviceQuery
 from feinsum.service.demand import MissCounter
-from feinsum.service.lookup import Lookup
+from feinsum.service.lookup import Lookup, ReadBudget
 from feinsum.service.pages import graph, search, words
 from tests.db.factories import make_record, make_workload
 
@@ -73,7 +73,7 @@ class ReaderOf:
     def devices(self) -> dict[str, object]:
         return {}
 
-    def states(self, workloads: list[str]) -> dict[str, frozenset[str]]:
+    def states(self, workloads: list[str]) -> dict[str, States]:
         return {workload: frozenset() for workload in workloads}
 
     def sizes(self, workloads: list[str]) -> dict[str, Size]:
@@ -104,7 +104,7 @@ def test_answers_take_no_more_than_their_cache_may(n_facts, name_of):
 
     async def ask(numbers: range) -> None:
         asked = [(workload, DeviceQuery(name_of(n), policy="loose")) for n in numbers]
-        for answer in (await lookup.answers(asked)).values():
+        for answer in (await lookup.answers(asked, ReadBudget())).values():
             assert answer is None or answer.compressed
 
     asyncio.run(ask(range(2)))

@@ -177,18 +177,17 @@ def test_a_batch_is_found_by_its_subscripts(client):
 
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory):
-    """A store with three workloads, and its notations."""
+    """A store with three workloads."""
     location = tmp_path_factory.mktemp("search") / "facts.sqlite"
     with open_serving_store(location) as store:
         store.add_all([make_fact(workload=w) for w in (MATVEC, MATMUL, GRADIENT)])
-        yield store, store.notations
+        yield store
 
 
 @counts(30, 1000)
 @given(seed=st.integers(0, 2**32), workload=st.sampled_from([MATVEC, MATMUL, GRADIENT]))
 def test_any_renaming_and_reordering_finds_it(shelf, seed, workload):
     """For every renaming of indices and order of terms there is the same answer."""
-    store, notations = shelf
     chance = random.Random(seed)
     subscripts, _ = workload
     letters = sorted(set(subscripts) - set(",->"))
@@ -197,7 +196,7 @@ def test_any_renaming_and_reordering_finds_it(shelf, seed, workload):
     order = terms.split(",")
     chance.shuffle(order)
     asked = SearchCriteria(f"{','.join(order)}->{output}")
-    result = search(asked, store, notations, limit_s=60)
+    result = search(asked, shelf, limit_s=60)
     assert [one.key for one in result.others] == [form_of(*workload).key]
 
 
@@ -205,6 +204,6 @@ def test_any_renaming_and_reordering_finds_it(shelf, seed, workload):
 @given(st.text(max_size=60), st.text(max_size=30), st.text(max_size=10))
 def test_no_text_breaks_the_search(shelf, q, sizes, dtype):
     """Whatever is typed, there is an answer, or the reason why there is none."""
-    found = search(SearchCriteria(q, sizes, dtype), *shelf, limit_s=60)
+    found = search(SearchCriteria(q, sizes, dtype), shelf, limit_s=60)
     assert isinstance(found, SearchView)
     assert not (found.problem and (found.exact or found.others))
