@@ -264,11 +264,10 @@ def rank(records: Iterable[TuningRecord]) -> tuple[TuningRecord, ...]:
         current = [record for record in faster if record.id not in outdated]
         recipes = {record.recipe for record in current}
         useful = [record for record in faster if record.recipe in recipes]
-    first = find_tied_records([record for record in current if record.is_trusted])
-    first |= find_tied_records([record for record in current if not record.is_trusted])
-
     if len(useful) < 2:  # as of most workloads
         return tuple(useful)
+    first = find_tied_records([record for record in current if record.is_trusted])
+    first |= find_tied_records([record for record in current if not record.is_trusted])
 
     def sort_key(
         record: TuningRecord,
