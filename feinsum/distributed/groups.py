@@ -245,18 +245,21 @@ class Statements:
 
         With it is, for each axis of the operand, the axis of the tensor.
         """
-        found: dict[str, tuple[str, tuple[int, ...]]] = {}
+        patterns: dict[str, tuple[str, tuple[int, ...]]] = {}
         for group in self.groups:
             output = group.output
             for access in group.inputs:
                 if access.tensor in self.nonzeros:
-                    found[access.tensor] = access.tensor, (*range(len(access.indices)),)
+                    patterns[access.tensor] = (
+                        access.tensor,
+                        (*range(len(access.indices)),),
+                    )
                 has_pattern = sorted(access.indices) == sorted(output.indices)
-                if access.tensor in found and has_pattern:
-                    operand, axes = found[access.tensor]
+                if access.tensor in patterns and has_pattern:
+                    operand, axes = patterns[access.tensor]
                     turned = (output.indices.index(access.indices[k]) for k in axes)
-                    found[output.tensor] = operand, tuple(turned)
-        return found
+                    patterns[output.tensor] = operand, tuple(turned)
+        return patterns
 
     @cached_property
     def walked(self) -> tuple[Access | None, ...]:
@@ -341,8 +344,10 @@ def statements(
     read = {access.tensor for access in reads}
     unread = [tensor for tensor in results if tensor not in read]
     dtypes = {t: np.dtype(dtype).str for t in shapes}
-    kept = tuple(unread if outputs is None else outputs)
-    parsed = Statements(groups, extents, dtypes, kept, read_nonzeros(nonzeros)).check()
+    wanted = tuple(unread if outputs is None else outputs)
+    parsed = Statements(
+        groups, extents, dtypes, wanted, read_nonzeros(nonzeros)
+    ).check()
     for tensor in sorted(read - {*results}):
         _require_shape(parsed, tensor, shapes[tensor])
     return parsed

@@ -113,8 +113,11 @@ def _describe_groups(problem: Statements) -> Iterator[Hashable]:
         for access in group.inputs:
             producer = producers.get(access.tensor)
             # a tensor of an earlier block is as far away in each block
-            given = problem.dtypes.get(access.tensor), access.tensor in problem.patterns
-            source = given if producer is None else number - producer
+            storage = (
+                problem.dtypes.get(access.tensor),
+                access.tensor in problem.patterns,
+            )
+            source = storage if producer is None else number - producer
             terms.append((source, tuple(names[i] for i in access.indices)))
         output = tuple(names[i] for i in group.output.indices)
         yield tuple(terms), output, extents
