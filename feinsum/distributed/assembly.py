@@ -203,6 +203,9 @@ def arrange_axes(
         levels: the units of the hardware and the costs of their links.
         others: plans whose machine axes keep their order.
     """
+    # entries that are there already fix the machine and the order of its axes
+    if plans[0].sparse_starts:
+        return plans[0]
 
     def compute_cost(plan: Plan) -> tuple[float, ...]:
         return levels.cost(moved_by_level(plan, levels.units))

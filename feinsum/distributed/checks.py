@@ -9,7 +9,6 @@ are read and when they are built. Rules of a distribution alone are in
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import prod
 from typing import TYPE_CHECKING
 
 from feinsum.distributed.distribution import (
@@ -18,7 +17,11 @@ from feinsum.distributed.distribution import (
     find_machine_violations,
     get_axis_name,
 )
-from feinsum.distributed.groups import Group, find_statement_violations, get_shape
+from feinsum.distributed.groups import (
+    Group,
+    find_sparse_violations,
+    find_statement_violations,
+)
 from feinsum.distributed.schedule import MAX_PARTS, GroupSchedule, list_leaves
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.ir.operand import Violation
@@ -49,7 +52,7 @@ def find_plan_violations(plan: Plan) -> Iterator[Violation]:
         return
     if plan.statements is not None:
         broken = list(find_statement_violations(plan.statements))
-        if plan.einsum or plan.path or plan.sizes:
+        if plan.einsum or plan.path or plan.sizes or plan.nonzeros is not None:
             broken.append(
                 Violation(
                     "statements", "a plan has either an einsum or statements, not both"
@@ -68,7 +71,7 @@ def find_plan_violations(plan: Plan) -> Iterator[Violation]:
         yield Violation("format", str(error))
         return
     broken = [
-        *find_sparse_violations(plan),
+        *find_storage_violations(plan),
         *_find_schedule_violations(plan, groups),
         *find_request_violations(plan),
         *_find_start_violations(plan),
@@ -142,46 +145,38 @@ def find_request_violations(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def find_sparse_violations(plan: Plan) -> Iterator[Violation]:
-    """Yield the violations of the number of nonzeros."""
-    term = plan.sparse_term
-    if term is None:
-        if plan.nonzeros is not None:
-            yield Violation("sparse", "nonzeros of an einsum without sparse operands")
-        return
-    size = prod(get_shape(term, plan.extents))
-    if plan.nonzeros is None or not 0 <= plan.nonzeros <= size:
-        yield Violation(
-            "sparse",
-            f"{term.tensor} is sparse, with nonzeros={plan.nonzeros}; expected its "
-            f"number of entries, from 0 to {size}",
-        )
+def find_storage_violations(plan: Plan) -> Iterator[Violation]:
+    """Yield the violations of sparse operands, and of numbers of nonzeros."""
+    if plan.nonzeros is not None and not plan.problem.nonzeros:
+        yield Violation("sparse", "nonzeros of an einsum without sparse operands")
+    yield from find_sparse_violations(plan.problem)
 
 
 def _find_movement_violations(plan: Plan) -> Iterator[Violation]:
     """Yield a violation wherever entries of a sparse tensor would have to move."""
-    for group, schedule in plan.scheduled:
-        for access in group.inputs:
-            if not plan.is_sparse(access.tensor):
-                continue
-            if plan.starts[access.tensor] != schedule.needs(access):
-                yield Violation(
-                    "sparse", f"{access.tensor} does not start where it is needed"
-                )
-            for k, index in enumerate(schedule.axes):
-                if index not in access.indices:
-                    yield Violation(
-                        "sparse",
-                        f"axis {get_axis_name(k)} partitions {index}, which "
-                        f"{access} lacks",
-                    )
-            output = group.output
-            has_pattern = plan.is_sparse(output.tensor)
-            if has_pattern and schedule.result != schedule.needs(output):
+    for walked, (group, schedule) in zip(
+        plan.problem.walked, plan.scheduled, strict=True
+    ):
+        if walked is None:
+            continue
+        output = group.output
+        if plan.starts[walked.tensor] != schedule.needs(walked):
+            yield Violation(
+                "sparse",
+                f"{walked.tensor} does not start where {output.tensor} needs it",
+            )
+        for k, index in enumerate(schedule.axes):
+            if index not in walked.indices:
                 yield Violation(
                     "sparse",
-                    f"{output.tensor} ends where entries of {access.tensor} are not",
+                    f"axis {get_axis_name(k)} partitions {index}, which {walked} lacks",
                 )
+        has_pattern = plan.is_sparse(output.tensor)
+        if has_pattern and schedule.result != schedule.needs(output):
+            yield Violation(
+                "sparse",
+                f"{output.tensor} ends where entries of {walked.tensor} are not",
+            )
 
 
 def _find_leaf_violations(plan: Plan) -> Iterator[Violation]:

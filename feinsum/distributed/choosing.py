@@ -78,13 +78,31 @@ def search_plan(
     result = find_best_schedules(bare, processes, **limits)
     if result is None:
         return None
-    if (term := bare.sparse_term) is None:
+    if not bare.density:
         return with_schedules(bare, result.schedules)
     # blocks of a sparse tensor may have very different numbers of entries; it starts
     # where the search was restricted to, except for the cycles
-    others = tuple(name for name in bare.placed if name != term.tensor)
-    plan = with_schedules(replace(bare, placed=others), result.schedules)
-    return replace(with_cyclic(plan, term.indices), placed=bare.placed)
+    fixed = bare.sparse_starts
+    others = tuple(name for name in bare.placed if name not in fixed)
+    blocked = with_schedules(replace(bare, placed=others), result.schedules)
+    plan = with_cyclic(blocked, _list_dealt_indices(bare))
+    if any(plan.starts[name] != start for name, start in fixed.items()):
+        return None
+    return replace(plan, placed=bare.placed)
+
+
+def _list_dealt_indices(bare: Plan) -> set[str]:
+    """Return the indices of sparse operands, except those requested in blocks."""
+    dealt = set()
+    for access in bare.problem.walked:
+        if access is None:
+            continue
+        start = bare.sparse_starts.get(access.tensor)
+        for axis, index in enumerate(access.indices):
+            cuts = () if start is None else start.cuts[axis]
+            if start is None or not cuts or {*cuts} & {*start.cyclic}:
+                dealt.add(index)
+    return dealt
 
 
 def choose_quickest(plan: Plan, rates: Rates, max_elements: float = inf) -> Plan:

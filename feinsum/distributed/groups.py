@@ -11,19 +11,28 @@ uses its product, so the Khatri-Rao product of ``B`` and ``C`` is never stored::
 Programs consist of several groups (:class:`Statements`), whose results several other
 groups may read.
 
+Entries of a sparse operand never move: all groups that walk them are computed where
+they are. A result with exactly its indices has its pattern, and is stored like it::
+
+    S[j,i] = T[i,j] * U[i,a] * V[j,a]    walks T[i,j]; S has the pattern of T
+    O[i,b] = S[j,i] * W[j,b]             walks T[i,j], too, and O is dense
+
 Source: Deinsum, section IV-A (fusion, never across a reduction).
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from constantdict import constantdict
+from pydantic import Field
 
 from feinsum.contraction.paths import Path, check_path, find_path
 from feinsum.contraction.steps import find_steps
@@ -203,6 +212,8 @@ class Statements:
         extents: extent of every index; a name has one extent across all statements.
         dtypes: dtype of every given tensor, as numpy writes it.
         outputs: results to keep; all others are dropped after their last use.
+        nonzeros: entries of every sparse operand, which :meth:`check` requires to be
+            known; other operands are dense.
     """
 
     __pydantic_config__ = STRICT
@@ -211,17 +222,70 @@ class Statements:
     extents: Mapping[str, int]
     dtypes: Mapping[str, str]
     outputs: tuple[str, ...]
+    nonzeros: Annotated[Mapping[str, int | None], Field(exclude_if=operator.not_)] = (
+        constantdict()
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple(self.groups))
         object.__setattr__(self, "extents", constantdict(sorted(self.extents.items())))
         object.__setattr__(self, "dtypes", constantdict(sorted(self.dtypes.items())))
         object.__setattr__(self, "outputs", tuple(self.outputs))
+        nonzeros = constantdict(sorted(self.nonzeros.items()))
+        object.__setattr__(self, "nonzeros", nonzeros)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of all results."""
         return np.result_type(*self.dtypes.values())
+
+    @cached_property
+    def patterns(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
+        """For each sparse tensor the operand with its pattern.
+
+        With it is, for each axis of the operand, the axis of the tensor.
+        """
+        patterns: dict[str, tuple[str, tuple[int, ...]]] = {}
+        for group in self.groups:
+            output = group.output
+            for access in group.inputs:
+                if access.tensor in self.nonzeros:
+                    patterns[access.tensor] = (
+                        access.tensor,
+                        (*range(len(access.indices)),),
+                    )
+                has_pattern = sorted(access.indices) == sorted(output.indices)
+                if access.tensor in patterns and has_pattern:
+                    operand, axes = patterns[access.tensor]
+                    turned = (output.indices.index(access.indices[k]) for k in axes)
+                    patterns[output.tensor] = operand, tuple(turned)
+        return patterns
+
+    @cached_property
+    def walked(self) -> tuple[Access | None, ...]:
+        """For each group the sparse operand whose entries it walks, if it does."""
+
+        def find_walked(group: Group) -> Access | None:
+            for access in group.inputs:
+                if access.tensor in self.patterns:
+                    operand, axes = self.patterns[access.tensor]
+                    return Access(operand, tuple(access.indices[k] for k in axes))
+            return None
+
+        return tuple(map(find_walked, self.groups))
+
+    @cached_property
+    def density(self) -> Mapping[str, Fraction]:
+        """The share of entries that each sparse tensor stores."""
+        shares = {
+            access.tensor: Fraction(
+                self.nonzeros[access.tensor] or 0,
+                max(1, prod(get_shape(access, self.extents))),
+            )
+            for access in self.walked
+            if access is not None
+        }
+        return {name: shares[operand] for name, (operand, _) in self.patterns.items()}
 
     def check(self) -> Statements:
         """Return the statements themselves.
@@ -230,7 +294,8 @@ class Statements:
             PlanError: naming every rule that is broken.
         """
         broken = list(find_statement_violations(self))
-        if broken:
+        # sparse operands have sizes only in statements that fit together
+        if broken := broken or list(find_sparse_violations(self)):
             text = "; ".join(v.message for v in broken)
             rules = tuple(dict.fromkeys(v.rule for v in broken))
             raise PlanError(f"ill-formed statements: {text}", rules=rules)
@@ -243,6 +308,7 @@ class Statements:
 def statements(
     lines: Sequence[str], shapes: Mapping[str, Sequence[int]], *,
     dtype: Any = "f8", outputs: Sequence[str] | None = None,
+    nonzeros: Mapping[str, int] | None = None,
 ) -> Statements:  # fmt: skip
     """Parse statements from lines such as ``"T[i,k] = A[i,j] * B[j,k]"``.
 
@@ -251,10 +317,13 @@ def statements(
         shapes: shape of every given tensor.
         dtype: dtype of these tensors.
         outputs: results to keep; by default those that no statement reads.
+        nonzeros: entries of every sparse tensor, by name. These are stored as for
+            :func:`feinsum.plan`, and the given array has any sparse format.
 
     Raises:
         PlanError: with the rule ``statements`` for lines that cannot be parsed or are
-            wrong.
+            wrong; with ``sparse`` for an impossible number of entries, or a statement
+            that reads two sparse tensors.
 
     >>> both = statements(
     ...     ["Q[s,h] = X[s,a] * V[a,h]", "K[s,h] = X[s,a] * W[a,h]"],
@@ -275,12 +344,28 @@ def statements(
     read = {access.tensor for access in reads}
     unread = [tensor for tensor in results if tensor not in read]
     dtypes = {t: np.dtype(dtype).str for t in shapes}
+    wanted = tuple(unread if outputs is None else outputs)
     parsed = Statements(
-        groups, extents, dtypes, tuple(unread if outputs is None else outputs)
+        groups, extents, dtypes, wanted, read_nonzeros(nonzeros)
     ).check()
     for tensor in sorted(read - {*results}):
         _require_shape(parsed, tensor, shapes[tensor])
     return parsed
+
+
+def read_nonzeros(nonzeros: object) -> Mapping[str, int]:
+    """Return numbers of entries by operand; none by default.
+
+    Raises:
+        PlanError: with the rule ``sparse``, for anything else.
+    """
+    if nonzeros is None or isinstance(nonzeros, Mapping):
+        return nonzeros or {}
+    raise PlanError(
+        f"nonzeros={nonzeros!r:.80} of statements; expected numbers by operand, such "
+        "as {'T': 3000}",
+        rules=("sparse",),
+    )
 
 
 def _parse_group(line: str) -> Group:
@@ -376,6 +461,32 @@ def _find_access_problems(
     shape = tuple(extents.get(i) for i in access.indices)
     if shapes.setdefault(access.tensor, shape) != shape:
         yield f"{access} has shape {shape}; it was {shapes[access.tensor]} before"
+
+
+def find_sparse_violations(graph: Statements) -> Iterator[Violation]:
+    """Yield the violations of sparse operands; all have the rule ``sparse``."""
+    reads = {access.tensor: access for g in graph.groups for access in g.inputs}
+    for tensor, nonzeros in graph.nonzeros.items():
+        if tensor not in graph.dtypes:
+            operands = ", ".join(graph.dtypes)
+            message = f"nonzeros of {tensor}; the operands are {operands}"
+            yield Violation("sparse", message)
+            continue
+        size = prod(get_shape(reads[tensor], graph.extents))
+        if not isinstance(nonzeros, int) or not 0 <= nonzeros <= size:
+            yield Violation(
+                "sparse",
+                f"{tensor} is sparse, with nonzeros={nonzeros!r:.80}; expected its "
+                f"number of entries, from 0 to {size}",
+            )
+    for group in graph.groups:
+        read = [a.tensor for a in group.inputs if a.tensor in graph.patterns]
+        if len(read) > 1:
+            yield Violation(
+                "sparse",
+                f"{group.output} reads {' and '.join(read)}, which are sparse; "
+                "expected one sparse tensor: pass others as dense arrays",
+            )
 
 
 def _is_dtype(text: str) -> bool:

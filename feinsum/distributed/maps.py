@@ -22,7 +22,7 @@ from enum import Enum
 from fractions import Fraction
 from functools import reduce
 from itertools import combinations, product
-from math import inf, prod
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -84,12 +84,12 @@ class GroupMaps:
         start: Distribution,
         machine: Machine,
         of_element: float,
-    ) -> GroupMaps | None:
-        """Add the cost of moving an input from where it starts; None if it cannot move.
+    ) -> GroupMaps:
+        """Add the cost of moving an input from where it starts.
 
         Args:
             bare: the plan of the group.
-            access: the input.
+            access: the input, which is dense.
             start: its initial distribution, on any machine.
             machine: the machine of the maps.
             of_element: cost of an element.
@@ -97,23 +97,21 @@ class GroupMaps:
         shape = get_shape(access, bare.extents)
         rows = range(len(self.maps))
         needs = [derive_distribution(self.axes(k), access, machine) for k in rows]
-        costs = {}
-        for need in dict.fromkeys(needs):
-            if not bare.is_sparse(access.tensor):
-                costs[need] = of_element * count_moved(shape, start, need)
-            else:
-                # the planner makes axes of sparse operands cyclic at the end
-                is_there = replace(start, cyclic=()) == need
-                costs[need] = 0.0 if is_there else inf
+        costs = {
+            need: of_element * count_moved(shape, start, need)
+            for need in dict.fromkeys(needs)
+        }
         of_map = np.array([costs[need] for need in needs])
-        is_viable = of_map < inf
-        if not is_viable.any():
-            return None
+        return replace(self, costs=self.costs + of_map)
+
+    def select(self, rows: Sequence[int]) -> GroupMaps:
+        """Return some of the maps, in that order."""
+        of_rows = [*rows]
         return GroupMaps(
             self.group,
-            self.maps[is_viable],
-            (self.costs + of_map)[is_viable],
-            self.resident[is_viable],
+            self.maps[of_rows],
+            self.costs[of_rows],
+            self.resident[of_rows],
         )
 
 
@@ -141,7 +139,7 @@ class Limits(NamedTuple):
 
 def list_group_maps(
     bare: Plan,
-    group: Group,
+    number: int,
     machine: Machine,
     skipped: Sequence[Access],
     of_axes: NDArray[np.float64],
@@ -151,21 +149,18 @@ def list_group_maps(
 
     Args:
         bare: the plan of the group.
-        group: the group to map.
+        number: the number of the group to map.
         machine: the machine whose axes partition indices.
         skipped: inputs that are not counted, because they were used before.
         of_axes: see :class:`feinsum.distributed.levels.CopyCosts`.
         limits: which maps to consider.
     """
-    extents, density = bare.extents, bare.density
+    extents, group = bare.extents, bare.groups[number]
     indices = group.indices
-    # entries of a sparse tensor never move, and are never copied
-    fixed = [a.indices for a in group.inputs if a.tensor in density]
-    numbers = [k for k, i in enumerate(indices) if all(i in term for term in fixed)]
-    # -1 is None in GroupMaps.axes: a scalar has nothing to partition
-    numbers = numbers or [-1]
-    maps = np.array(list(product(numbers, repeat=machine.n_axes)), np.int64)
-    maps = maps.reshape(len(maps), machine.n_axes)
+    choices = _list_choices(bare, number, machine)
+    if not choices:
+        return None
+    maps = np.array(choices, np.int64).reshape(len(choices), machine.n_axes)
     # axes without an index (-1) write to the extra, last column
     n_parts = np.ones((len(maps), len(indices) + 1))
     for axis, size in enumerate(machine.sizes):
@@ -182,7 +177,7 @@ def list_group_maps(
     elif limits.tier is Tier.ANY:
         is_viable = work == work.min()
     # with a loop this is a lower bound of what the final plan holds
-    resident = _compute_min_resident(group, blocks, density)
+    resident = _compute_min_resident(group, blocks, bare.density)
     is_viable &= resident <= limits.max_elements
     if not is_viable.any():
         return None
@@ -199,6 +194,66 @@ def list_group_maps(
         costs += size * of_axes[is_copied @ 2 ** np.arange(machine.n_axes)]
     costs += 0.01 * np.clip(excess - 1, 0, 1)  # ties go to the map with even work
     return GroupMaps(group, maps, costs, resident[is_viable])
+
+
+def _list_choices(bare: Plan, number: int, machine: Machine) -> list[tuple[int, ...]]:
+    """Return the number of an index for each axis, for all maps of a group.
+
+    Entries of a sparse tensor never move, and are never copied.
+    """
+    indices, walked = bare.groups[number].indices, bare.problem.walked[number]
+    start = None if walked is None else bare.sparse_starts.get(walked.tensor)
+    if walked is None or start is None:
+        terms = indices if walked is None else walked.indices
+        # -1 is None in GroupMaps.axes: a scalar has nothing to partition
+        numbers = [k for k, i in enumerate(indices) if i in terms] or [-1]
+        return [*product(numbers, repeat=machine.n_axes)]
+    pairs = zip(walked.indices, start.cuts, strict=True)
+    partitioned = {k: indices.index(i) for i, cuts in pairs for k in cuts}
+    is_possible = start.machine == machine and len(partitioned) == machine.n_axes
+    return [tuple(partitioned[k] for k in sorted(partitioned))] if is_possible else []
+
+
+def tie_maps(
+    bare: Plan, machine: Machine, maps: Sequence[GroupMaps]
+) -> list[GroupMaps] | None:
+    """Restrict groups that walk the same entries to the maps that all of them have.
+
+    Entries never move, and machine axes partition their indices only, so these groups
+    have one map. Row k of each is the same one, with an equal share of the costs of all
+    and the largest memory of any, so that a search ranks the rows of all groups alike.
+
+    Returns:
+        None if there is no such map.
+    """
+    tied, walked = list(maps), bare.problem.walked
+    for operand in bare.problem.nonzeros:
+        accesses = {k: a for k, a in enumerate(walked) if a and a.tensor == operand}
+        if len(accesses) < 2:
+            continue
+        rows_of = {
+            k: {
+                derive_distribution(tied[k].axes(row), access, machine): row
+                for row in range(len(tied[k].maps))
+            }
+            for k, access in accesses.items()
+        }
+        needs = [
+            need
+            for need in rows_of[min(accesses)]
+            if all(need in rows for rows in rows_of.values())
+        ]
+        if not needs:
+            return None
+        chosen = {
+            k: tied[k].select([rows[need] for need in needs])
+            for k, rows in rows_of.items()
+        }
+        costs = np.mean([of.costs for of in chosen.values()], axis=0)
+        resident = np.maximum.reduce([of.resident for of in chosen.values()])
+        for k, of_group in chosen.items():
+            tied[k] = replace(of_group, costs=costs, resident=resident)
+    return tied
 
 
 def _compute_min_resident(

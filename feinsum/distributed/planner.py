@@ -51,7 +51,7 @@ from feinsum.distributed.assembly import (
     with_requested,
     with_schedules,
 )
-from feinsum.distributed.checks import find_sparse_violations
+from feinsum.distributed.checks import find_storage_violations
 from feinsum.distributed.choosing import (
     MAX_FOR_PATHS,
     choose_quickest,
@@ -186,7 +186,7 @@ def plan(
     )
     text = to_text(einsum)
     bare = Plan(text, sizes or {}, processes, first_path, (), {}, (), nonzeros=nonzeros)
-    for violation in find_sparse_violations(bare):
+    for violation in find_storage_violations(bare):
         raise PlanError(violation.message, rules=(violation.rule,))
     ends = {} if result is None else {bare.outputs[-1]: result}
     bare = with_requested(bare, starts or {}, ends)
@@ -318,12 +318,7 @@ def _plan_groups(bare: Plan, memory: int | str | None, rates: Rates) -> Plan:
     if max_elements == inf:
         result = search_plan(bare)
         if result is None:
-            # without limits, only a requested start excludes all maps
-            raise PlanError(
-                f"entries of {bare.sparse_term} never move, and machine axes can only "
-                "partition its indices; let the planner choose its start",
-                rules=("starts",),
-            )
+            raise _make_start_error(bare)
         return choose_quickest(result, rates)
     fitted, enough = _plan_within(bare, max_elements)
     if fitted is not None:
@@ -331,6 +326,8 @@ def _plan_groups(bare: Plan, memory: int | str | None, rates: Rates) -> Plan:
     # with another limit the search may find other plans, so a limit is reported only
     # after a plan within it was found
     while fitted is None:
+        if enough == inf:
+            raise _make_start_error(bare)
         limit = enough
         fitted, enough = _plan_within(bare, limit)
     n_bytes = int(limit) * bare.dtype.itemsize
@@ -343,6 +340,8 @@ def _plan_groups(bare: Plan, memory: int | str | None, rates: Rates) -> Plan:
 
 def _plan_within(bare: Plan, max_elements: float) -> tuple[Plan | None, float]:
     """Return a plan within a memory limit, or None, and the least peak reached.
+
+    The peak is infinite if there is no plan with the requested starts.
 
     Args:
         bare: a plan without schedules.
@@ -361,8 +360,17 @@ def _plan_within(bare: Plan, max_elements: float) -> tuple[Plan | None, float]:
         if peak <= max_elements:
             return fitted, peak
         least_peak = min(least_peak, peak)
-    assert least_peak < inf, "some maps hold the least"
     return None, least_peak
+
+
+def _make_start_error(bare: Plan) -> PlanError:
+    # without limits, only requested starts of sparse operands exclude all maps
+    return PlanError(
+        f"entries of {', '.join(bare.sparse_starts)} never move, and machine axes can "
+        "only partition their indices, alike wherever they are read; let the planner "
+        "choose where they start",
+        rules=("starts",),
+    )
 
 
 def _fit_memory(plan: Plan, max_elements: float) -> Plan:

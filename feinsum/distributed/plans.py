@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from math import prod
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
@@ -100,7 +99,7 @@ class Plan:
         leaves: for every group, the workload of the largest block.
         name: origin of the plan: the planner, or a schedule with a name.
         statements: for a plan of several einsums, which has no ``einsum`` and no path.
-        nonzeros: entries of the sparse operand, if there is one.
+        nonzeros: entries of the sparse operand of an einsum, if there is one.
         placed: operands whose initial distribution was requested.
         ends: the requested final distributions, by result. Results move there after all
             groups.
@@ -160,7 +159,10 @@ class Plan:
         extents = get_extents(einsum, self.sizes)
         groups = groups_of(einsum, self.path, extents)
         dtypes = {operand.name: operand.dtype.str for operand in einsum.operands}
-        return Statements(groups, extents, dtypes, (groups[-1].output.tensor,))
+        outputs = (groups[-1].output.tensor,)
+        sparse = {operand.name for operand in einsum.operands if operand.storage}
+        nonzeros = dict.fromkeys(sparse, self.nonzeros)
+        return Statements(groups, extents, dtypes, outputs, nonzeros)
 
     @property
     def title(self) -> str:
@@ -214,40 +216,24 @@ class Plan:
         return {name: self.starts[name] for name in self.placed if name in self.starts}
 
     @property
+    def sparse_starts(self) -> Mapping[str, Distribution]:
+        """Those of sparse operands, whose entries never move."""
+        requested = self.requested_starts
+        return {name: requested[name] for name in requested if self.is_sparse(name)}
+
+    @property
     def result(self) -> Distribution:
         """The final distribution of the last result."""
         return self.final_distributions[self.outputs[-1]]
 
-    @cached_property
-    def sparse_term(self) -> Access | None:
-        """The sparse operand with its indices; None if all are dense."""
-        if self.statements is not None:
-            return None
-        einsum = self.batched_einsum
-        if (k := einsum.sparse_position) is None:
-            return None
-        return Access(einsum.rows[0][k].name, einsum.inputs[k])
-
-    @cached_property
+    @property
     def density(self) -> Mapping[str, Fraction]:
-        """The share of entries that sparse tensors store.
-
-        Sparse are the operand and a result with the same indices, which has the same
-        pattern.
-        """
-        term = self.sparse_term
-        if term is None:
-            return {}
-        size = prod(get_shape(term, self.extents))
-        share = Fraction(self.nonzeros or 0, max(1, size))
-        output = self.groups[-1].output
-        has_pattern = sorted(output.indices) == sorted(term.indices)
-        names = [term.tensor, *([output.tensor] if has_pattern else [])]
-        return dict.fromkeys(names, share)
+        """The share of entries that each sparse tensor stores."""
+        return self.problem.density
 
     def is_sparse(self, tensor: str) -> bool:
         """Return whether only some entries of a tensor are stored."""
-        return tensor in self.density
+        return tensor in self.problem.patterns
 
     def shape(self, tensor: str) -> tuple[int, ...]:
         """Return the shape of an operand, an intermediate, or the result."""
@@ -482,10 +468,10 @@ def require_dense_plan(plan: Plan, participle: str) -> None:
     Raises:
         PlanError: with the rule ``sparse``, if an operand is sparse.
     """
-    term = plan.sparse_term
-    if term is not None:
+    sparse = plan.problem.nonzeros
+    if sparse:
         raise PlanError(
-            f"{term.tensor} is sparse, and such a plan cannot be {participle}; run it "
-            "with run, prepare or simulate",
+            f"{', '.join(sparse)} is sparse, and such a plan cannot be {participle}; "
+            "run it with run, prepare or simulate",
             rules=("sparse",),
         )

@@ -113,9 +113,11 @@ def _describe_groups(problem: Statements) -> Iterator[Hashable]:
         for access in group.inputs:
             producer = producers.get(access.tensor)
             # a tensor of an earlier block is as far away in each block
-            source = (
-                problem.dtypes[access.tensor] if producer is None else number - producer
+            storage = (
+                problem.dtypes.get(access.tensor),
+                access.tensor in problem.patterns,
             )
+            source = storage if producer is None else number - producer
             terms.append((source, tuple(names[i] for i in access.indices)))
         output = tuple(names[i] for i in group.output.indices)
         yield tuple(terms), output, extents
@@ -167,10 +169,15 @@ def _cut_part(bare: Plan, numbers: range, present: Mapping[str, Distribution]) -
         for tensor in read
         if tensor not in results
     }
+    nonzeros = {
+        tensor: problem.nonzeros[problem.patterns[tensor][0]]
+        for tensor in dtypes
+        if tensor in problem.patterns
+    }
     starts = {tensor: present[tensor] for tensor in dtypes if tensor in present}
     return replace(
         bare,
-        statements=Statements(groups, extents, dtypes, outputs),
+        statements=Statements(groups, extents, dtypes, outputs, nonzeros),
         starts=starts,
         placed=tuple(starts),
         ends={tensor: bare.ends[tensor] for tensor in outputs if tensor in bare.ends},
@@ -194,7 +201,13 @@ def _make_key(part: Plan, names: Mapping[str, str]) -> Hashable:
     )
     named = [
         frozenset((names[name], value) for name, value in values.items())
-        for values in (problem.extents, problem.dtypes, part.starts, part.ends)
+        for values in (
+            problem.extents,
+            problem.dtypes,
+            problem.nonzeros,
+            part.starts,
+            part.ends,
+        )
     ]
     return groups, frozenset(names[t] for t in problem.outputs), *named
 

@@ -14,7 +14,9 @@ Traffic within a group, beyond one copy of its inputs and in its reduction, foll
 the replication of each tensor (:mod:`feinsum.distributed.maps`). Traffic between groups
 follows from the share of a result that is already where it is needed. An operand with
 several uses has a variable ``A:k`` for each use k, the distribution that the use needs;
-later uses cost only the elements that earlier uses did not fetch.
+later uses cost only the elements that earlier uses did not fetch. Groups that walk the
+entries of one sparse operand have the same map (:func:`tie_maps`), by a table of 0 and
+infinity.
 
 There are thousands of maps of a group on a machine of four axes. Searches with only the
 cheapest maps (:data:`BEAMS`) come first. Their results bound later searches, which
@@ -41,7 +43,7 @@ from numpy.typing import NDArray
 
 from feinsum.distributed.distribution import Distribution, Machine, factorizations
 from feinsum.distributed.elimination import Table, find_low_sum
-from feinsum.distributed.groups import Access, Group, get_shape
+from feinsum.distributed.groups import Access, get_shape
 from feinsum.distributed.levels import CopyCosts, Levels, compute_copy_costs
 from feinsum.distributed.maps import (
     MAX_EXCESS,
@@ -51,6 +53,7 @@ from feinsum.distributed.maps import (
     Tier,
     count_moved,
     list_group_maps,
+    tie_maps,
 )
 from feinsum.distributed.schedule import (
     GroupSchedule,
@@ -125,7 +128,7 @@ def find_best_schedules(
     Returns:
         None if no maps fit the memory limit, or no cost is below ``limit``.
     """
-    machines = _list_machines(n_processes or bare.processes)
+    machines = _list_machines(bare, n_processes)
     spaces = _list_spaces(bare, machines, max_elements, max_excess)
     # a good first solution bounds the searches of the other machines
     return _search_spaces(sorted(spaces, key=lambda s: s.lower_bound), limit)
@@ -136,9 +139,9 @@ def find_least_resident(bare: Plan) -> float:
 
     Loops run over single values of an index, and tensors of other groups do not count.
     """
-    free = replace(bare, placed=(), ends={})
+    free = replace(bare, placed=tuple(bare.sparse_starts), ends={})
     tiers = (Tier.FULL, Tier.ANY)
-    spaces = _list_spaces(free, _list_machines(bare.processes), tiers=tiers)
+    spaces = _list_spaces(free, _list_machines(bare), tiers=tiers)
     return min(
         (float(max(maps.resident.min() for maps in space.maps)) for space in spaces),
         default=inf,
@@ -151,7 +154,7 @@ def least_moved(bare: Plan) -> float:
     The bound of a machine is the sum over groups of the least elements that a map moves
     within the group; the result is the least bound of all machines.
     """
-    spaces = _list_spaces(bare, _list_machines(bare.processes))
+    spaces = _list_spaces(bare, _list_machines(bare))
     return min((space.lower_bound for space in spaces), default=0.0)
 
 
@@ -166,17 +169,24 @@ def find_best_of_machines(
             their links. Costs are exact within groups; between groups, one search uses
             the average link and another one the cheapest link.
     """
-    spaces = _list_spaces(bare, _list_machines(bare.processes, levels))
+    spaces = _list_spaces(bare, _list_machines(bare, levels=levels))
     results = [space.solve(inf, BEAMS[0]).result for space in spaces]
     return sorted((r for r in results if r is not None), key=attrgetter("cost"))
 
 
 def _list_machines(
-    n_processes: int, levels: Levels | None = None
+    bare: Plan, n_processes: int | None = None, levels: Levels | None = None
 ) -> list[tuple[Machine, CopyCosts]]:
     """Return all machines of some processes, each with the costs for its search."""
+    # entries that are there already are on one machine, maybe of fewer processes
+    if fixed := {start.machine for start in bare.sparse_starts.values()}:
+        return [
+            (machine, compute_copy_costs(machine, levels))
+            for machine in fixed
+            if n_processes in (None, machine.n_processes)
+        ]
     machines = []
-    for sizes in factorizations(n_processes):
+    for sizes in factorizations(n_processes or bare.processes):
         # without levels all orders cost the same
         for order in sorted({*permutations(sizes)}) if levels else [sizes]:
             machine = Machine(order)
@@ -260,7 +270,8 @@ class _Space:
         self.groups, self.extents, self.machine = bare.groups, bare.extents, machine
         self.of_another, self.ends = of_another, bare.ends
         self.starts = bare.requested_starts
-        self.maps, self.uses = maps, list_uses(bare.groups)
+        self.maps, self.uses = maps, list_uses(bare)
+        self.walked = bare.problem.walked
         self.overlap = Overlaps(machine)
         self.work = 0.0
         # maps have few different results and needs
@@ -272,25 +283,25 @@ class _Space:
         cls, bare: Plan, machine: Machine, costs: CopyCosts, limits: Limits
     ) -> _Space | None:
         """Build the space of a machine; None if no map of a group is in the limits."""
-        uses, starts = list_uses(bare.groups), bare.requested_starts
+        uses, starts = list_uses(bare), bare.requested_starts
         maps = []
-        for number, group in enumerate(bare.groups):
+        for number in range(len(bare.groups)):
             later = [a for of in uses.values() for n, a in of[1:] if n == number]
             # their moves are those from the requested start
             moved = [a for a in _list_first_uses(uses, number) if a.tensor in starts]
             of_group = list_group_maps(
-                bare, group, machine, [*later, *moved], costs.of_axes, limits
+                bare, number, machine, [*later, *moved], costs.of_axes, limits
             )
-            for access in moved:
-                if of_group is not None:
-                    start = starts[access.tensor]
-                    of_group = of_group.with_start(
-                        bare, access, start, machine, costs.of_another
-                    )
             if of_group is None:
                 return None
+            for access in moved:
+                start = starts[access.tensor]
+                of_group = of_group.with_start(
+                    bare, access, start, machine, costs.of_another
+                )
             maps.append(of_group)
-        return cls(bare, machine, maps, costs.of_another)
+        tied = tie_maps(bare, machine, maps)
+        return None if tied is None else cls(bare, machine, tied, costs.of_another)
 
     @cached_property
     def lower_bound(self) -> float:
@@ -429,9 +440,20 @@ class _Tables:
             costs = extra[:, need.select(is_below).of_map]
             variables = f"d{self.producer[access.tensor]}", f"m{number}"
             self.tables.append(Table(variables, costs))
+        self._tie(number)
         self._add_uses(number, rows)
         self._add_results(number, rows, bound, own_bound)
         return True
+
+    def _tie(self, number: int) -> None:
+        """Require the map of the first group that walks the same entries."""
+        operands = [access and access.tensor for access in self.space.walked]
+        first = operands.index(operands[number])
+        if operands[number] is None or first == number:
+            return
+        is_same = np.equal.outer(self.rows[first], self.rows[number])
+        costs = np.where(is_same, 0.0, inf)
+        self.tables.append(Table((f"m{first}", f"m{number}"), costs))
 
     def _needs(self, number: int, rows: NDArray[np.int64], access: Access) -> _Needs:
         axes, needed = self.space.maps[number].axes, self.space.needed
@@ -519,12 +541,16 @@ class _Tables:
         return Table((*earlier, f"{tensor}:{k}"), self.space.of_another * costs)
 
 
-def list_uses(groups: Sequence[Group]) -> dict[str, list[tuple[int, Access]]]:
-    """Return by tensor every use: the number of the group, and the access."""
+def list_uses(bare: Plan) -> dict[str, list[tuple[int, Access]]]:
+    """Return by dense tensor every use: the number of the group, and the access.
+
+    Sparse tensors are used where they are.
+    """
     uses: dict[str, list[tuple[int, Access]]] = {}
-    for number, group in enumerate(groups):
+    for number, group in enumerate(bare.groups):
         for access in group.inputs:
-            uses.setdefault(access.tensor, []).append((number, access))
+            if not bare.is_sparse(access.tensor):
+                uses.setdefault(access.tensor, []).append((number, access))
     return uses
 
 

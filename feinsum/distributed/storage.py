@@ -31,6 +31,7 @@ from feinsum.distributed.boxes import Box, get_box_shape
 from feinsum.errors import InvalidSparseArrayError, PlanError
 from feinsum.extras import require_extra
 from feinsum.sparse import COO, CSC, CSF, CSR, from_object, to_coo, to_csf, to_dense
+from feinsum.sparse import is_sparse as is_sparse_array
 
 Stored: TypeAlias = NDArray[Any] | COO
 """A dense array, of numpy or on a GPU of CuPy, or the entries of a sparse one."""
@@ -40,8 +41,15 @@ def as_stored(value: Any, *, is_sparse: bool) -> Stored:
     """Convert an array to one of the two stored forms; accepts all sparse formats.
 
     Raises:
-        PlanError: with the rule ``blocks``, if it should be sparse, and is not.
+        PlanError: with the rule ``blocks``, if it should be sparse, and is not, or the
+            reverse.
     """
+    if is_sparse_array(value) and not is_sparse:
+        raise PlanError(
+            "a sparse array, whose operand was planned as a dense one: pass nonzeros= "
+            "to plan it as sparse, or feinsum.sparse.to_dense(array) here",
+            rules=("blocks",),
+        )
     if not is_sparse:
         return check_gpu_array(value) if is_on_gpu(value) else np.asarray(value)
     if isinstance(value, COO | CSR | CSC | CSF):

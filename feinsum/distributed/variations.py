@@ -23,7 +23,13 @@ from feinsum.distributed.distribution import (
     check_processes,
     factorizations,
 )
-from feinsum.distributed.groups import Access, Group, get_extents, get_shape
+from feinsum.distributed.groups import (
+    Access,
+    Group,
+    get_extents,
+    get_shape,
+    read_nonzeros,
+)
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import GroupSchedule
 from feinsum.errors import InvalidEinsumError, PlanError
@@ -84,7 +90,10 @@ def with_cyclic(plan: Plan, indices: Collection[str]) -> Plan:
 
 
 def with_sizes(
-    plan: Plan, extents: Mapping[str, int], *, nonzeros: int | None = None
+    plan: Plan,
+    extents: Mapping[str, int],
+    *,
+    nonzeros: int | Mapping[str, int] | None = None,
 ) -> Plan:
     """Return the same plan for other extents, without a search.
 
@@ -96,7 +105,8 @@ def with_sizes(
     Args:
         plan: a plan of one einsum or of statements.
         extents: the new extent of some indices, by name; others keep theirs.
-        nonzeros: entries of a sparse operand; by default its density stays.
+        nonzeros: entries of the sparse operand of an einsum, or of those of statements
+            by name; by default their density stays.
 
     Raises:
         PlanError: with the rule ``sizes``, for an unknown index or a wrong extent, or
@@ -120,15 +130,21 @@ def with_sizes(
                 f"extent {index}={extent!r}; expected an integer from 0",
                 rules=("sizes",),
             )
+    all_extents = {**plan.extents, **extents}
+    entries = {
+        name: round(plan.density[name] * prod(get_shape(access, all_extents)))
+        for name, access in plan.first_accesses.items()
+        if name in plan.problem.nonzeros
+    }
     if plan.statements is not None:
-        all_extents = {**plan.extents, **extents}
-        statements = replace(plan.statements, extents=all_extents)
-        resized = replace(plan, statements=statements)
+        entries |= read_nonzeros(nonzeros)
+        of_all = replace(plan.statements, extents=all_extents, nonzeros=entries)
+        resized = replace(plan, statements=of_all)
         return with_schedules(resized, plan.schedules, starts=plan.starts)
     einsum, sizes = _resize_einsum(plan.batched_einsum, plan.sizes, extents)
-    if nonzeros is None and plan.sparse_term is not None:
-        size = prod(get_shape(plan.sparse_term, {**plan.extents, **extents}))
-        nonzeros = round(plan.density[plan.sparse_term.tensor] * size)
+    if not isinstance(nonzeros, int):
+        entries |= read_nonzeros(nonzeros)
+        nonzeros = next(iter(entries.values()), None)
     resized = replace(plan, einsum=to_text(einsum), sizes=sizes, nonzeros=nonzeros)
     return with_schedules(resized, plan.schedules, starts=plan.starts)
 

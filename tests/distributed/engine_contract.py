@@ -9,8 +9,9 @@ import pytest
 
 from feinsum.distributed import Plan, Prepared, plan, with_cyclic
 from feinsum.errors import FeinsumError
-from tests.distributed import test_planned, test_sparse
+from tests.distributed import test_planned, test_sparse, test_sparse_statements
 from tests.distributed.cases import KERNELS, by_numpy, operands_of
+from tests.distributed.test_sparse import as_dense
 
 Prepare = Callable[[Plan], Prepared]
 
@@ -58,12 +59,15 @@ def check_programs(prepare_program, n: int, is_root: bool) -> None:
 
 def check_sparse(prepare: Prepare, n: int, is_root: bool) -> None:
     """Entries stay, factors and sums move as predicted, results are numpy's."""
-    for name, made, arrays in test_sparse.on_processes(n):
+    for name, made, arrays in (
+        *test_sparse.on_processes(n), *test_sparse_statements.on_processes(n),
+    ):  # fmt: skip
         outcome = prepare(made).run(arrays if is_root else None)
         assert outcome.report.counted == made.counts.moved, name
-        if is_root:
-            found = test_sparse.as_dense(outcome.results[made.outputs[0]])
-            assert np.allclose(found, test_sparse.by_numpy(made, arrays)), name
+        dense = {operand: as_dense(array) for operand, array in arrays.items()}
+        for output, expected in by_numpy(made.problem, dense).items():
+            if is_root:
+                assert np.allclose(as_dense(outcome.results[output]), expected), name
 
 
 def check_streams(prepare: Prepare, n: int, is_root: bool) -> None:

@@ -17,13 +17,13 @@ from mpi4py import MPI
 import feinsum
 from benchmarks.papers.schedules import named_plan, named_plans
 from feinsum.distributed import Plan, gather, mpi, plan, plan_statements, with_cyclic
-from feinsum.distributed.local import compute_with_numpy
+from feinsum.distributed.local import compute_with_numpy, name_outputs
 from feinsum.distributed.mpi import Traffic, run_on_ranks
 from feinsum.distributed.storage import get_slices, to_host
 from feinsum.errors import PlanError
 from feinsum.programs import program
 from feinsum.records import InMemoryStore
-from tests.distributed import gpu_arrays, test_sparse
+from tests.distributed import gpu_arrays, test_sparse, test_sparse_statements
 from tests.distributed.cases import (
     KERNELS,
     PROGRAMS,
@@ -103,10 +103,12 @@ def random_plans() -> dict[str, object]:
         name = rng.choice([*KERNELS])
         made = random_plan(rng, KERNELS[name], SIZE)
         found[f"{name} {seed}"] = outcome(made) | {"counted": counted(made)}
-    for name, made, arrays in test_sparse.on_processes(SIZE):
-        dealt = with_cyclic(made, made.extents)
-        expected = test_sparse.by_numpy(dealt, arrays)
-        found[f"sparse {name}"] = sparse_outcome(dealt, arrays, expected)
+    for name, made, arrays in (
+        *test_sparse.on_processes(SIZE), *test_sparse_statements.on_processes(SIZE),
+    ):  # fmt: skip
+        found[f"sparse {name}"] = sparse_outcome(
+            with_cyclic(made, made.extents), arrays
+        )
     for name, several in PROGRAMS.items():
         operands = operands_of(several)
         expected = by_numpy(several, operands)
@@ -120,13 +122,18 @@ def random_plans() -> dict[str, object]:
     return found
 
 
-def sparse_outcome(made: Plan, arrays, expected) -> dict[str, object]:
-    """Of a plan with a sparse operand; a sparse result is compared on rank 0."""
+def sparse_outcome(made: Plan, arrays) -> dict[str, object]:
+    """Of a plan with a sparse operand; whole results are compared on rank 0."""
     traffic = Traffic()
     blocks = made.scatter(arrays if RANK == 0 else None, COMM)
     parts = run_on_ranks(made, blocks, COMM, leaf=compute_with_numpy, traffic=traffic)
     whole = made.gather(parts, COMM)
-    is_right = RANK > 0 or np.allclose(test_sparse.as_dense(whole), expected)
+    dense = {name: test_sparse.as_dense(array) for name, array in arrays.items()}
+    expected = by_numpy(made.problem, dense)
+    is_right = RANK > 0 or all(
+        np.allclose(test_sparse.as_dense(value), expected[name])
+        for name, value in name_outputs(made, whole).items()
+    )
     return report(made, traffic, is_right=is_right)
 
 

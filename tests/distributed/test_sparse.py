@@ -103,7 +103,7 @@ def test_results_are_numpys_and_counts_those_of_the_run(processes):
 def prod_of_dense(made: Plan) -> int:
     """Multiply-adds of an entry."""
     (group,) = made.groups
-    others = set(group.indices) - set(made.sparse_term.indices)
+    others = set(group.indices) - set(made.first_accesses["T"].indices)
     return int(np.prod([made.extents[i] for i in others]))
 
 
@@ -225,7 +225,8 @@ def test_entries_that_would_move_are_refused():
     """Another start, an axis without an index of the operand, other ends."""
     made = plan(MTTKRP, processes=4, nonzeros=9)
     machine = made.schedules[0].machine
-    elsewhere = derive_distribution((None,) * machine.n_axes, made.sparse_term, machine)
+    access = made.first_accesses["T"]
+    elsewhere = derive_distribution((None,) * machine.n_axes, access, machine)
     wrong = [replace(made, starts={**made.starts, "T": without_copies(elsewhere)})]
     (group,) = made.groups
     axes = ("a",) * machine.n_axes
