@@ -25,7 +25,6 @@ from feinsum.distributed.distribution import Distribution, Machine
 from feinsum.distributed.groups import (
     Access,
     Group,
-    Statements,
     get_extents,
     groups_of,
 )
@@ -36,6 +35,7 @@ from feinsum.distributed.schedule import (
     derive_distribution,
     without_copies,
 )
+from feinsum.distributed.statement_graph import Statements
 from feinsum.ir import BatchedEinsum
 from feinsum.words import format_count
 

@@ -25,7 +25,12 @@ from feinsum.contraction.paths import Path
 from feinsum.distributed.assembly import with_schedules
 from feinsum.distributed.distribution import Distribution, Machine
 from feinsum.distributed.grids import GRIDS, list_grids, make_grid_plans
-from feinsum.distributed.groups import Group, find_default_path, get_extents, groups_of
+from feinsum.distributed.groups import (
+    Group,
+    find_default_path,
+    get_extents,
+    groups_of,
+)
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import (
     GroupSchedule,

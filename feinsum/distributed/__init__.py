@@ -9,7 +9,8 @@
 
 ================================= ==================================================
 boxes, distribution               which part of a tensor each rank holds
-groups, schedule, plans, checks   the einsums, who computes what, plans, their rules
+groups, statement_graph,          the einsums, who computes what, plans, their rules
+schedule, plans, checks
 steps, messages                   what each rank does; collectives and phases
 counts, levels                    what moves, in all and between hosts
 planner, search, maps,            the best plan; plans from schedules and from other
@@ -32,13 +33,7 @@ from feinsum.distributed.display import draw_program, rows_of
 from feinsum.distributed.distribution import Distribution, Machine, factorizations
 from feinsum.distributed.elimination import Table, least_sum
 from feinsum.distributed.engines import ENGINES, Engine, Prepared, prepare
-from feinsum.distributed.groups import (
-    Access,
-    Group,
-    Statements,
-    groups_of,
-    statements,
-)
+from feinsum.distributed.groups import Access, Group, groups_of
 from feinsum.distributed.levels import Levels, between_hosts, moved_by_level
 from feinsum.distributed.local import run_here
 from feinsum.distributed.mpi import gather, scatter
@@ -47,6 +42,7 @@ from feinsum.distributed.planner import best_plans, plan, plan_statements
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.program_plan import ProgramPlan, plan_program
 from feinsum.distributed.schedule import GroupSchedule, LeafWork, Loop
+from feinsum.distributed.statement_graph import Statements, statements
 from feinsum.distributed.variations import with_cyclic, with_processes, with_sizes
 
 __all__ = [

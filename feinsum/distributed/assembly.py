@@ -29,7 +29,6 @@ from feinsum.distributed.distribution import (
 )
 from feinsum.distributed.groups import (
     Group,
-    Statements,
     get_extents,
     get_shape,
     groups_of,
@@ -41,6 +40,7 @@ from feinsum.distributed.schedule import (
     choose_initial_distribution,
     list_leaves,
 )
+from feinsum.distributed.statement_graph import Statements
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, to_text
 

@@ -3,7 +3,7 @@
 Documents may be edited, or written by another version, so plans are checked when they
 are read and when they are built. Rules of a distribution alone are in
 :mod:`feinsum.distributed.distribution`, those of statements in
-:mod:`feinsum.distributed.groups`.
+:mod:`feinsum.distributed.statement_graph`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from feinsum.distributed.distribution import (
     find_machine_violations,
     get_axis_name,
 )
-from feinsum.distributed.groups import (
-    Group,
+from feinsum.distributed.groups import Group
+from feinsum.distributed.schedule import MAX_PARTS, GroupSchedule, list_leaves
+from feinsum.distributed.statement_graph import (
     find_sparse_violations,
     find_statement_violations,
 )
-from feinsum.distributed.schedule import MAX_PARTS, GroupSchedule, list_leaves
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.ir.operand import Violation
 from feinsum.words import format_count

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 MAX_EXCESS = 1.25
 """Maximum ratio of the work of the busiest process to the average in an even map."""
 
-MAX_AT_ONCE = 2**20
-"""Combinations of distributions and ranks counted at a time, which take megabytes."""
+MAX_AT_ONCE = 2**17
+"""Combinations of distributions and ranks counted at a time: they fit into caches."""
 
 MAX_CACHED = 2**16
 """Largest table that is cached for later requests, in entries."""

@@ -65,7 +65,6 @@ from feinsum.distributed.counts import USUAL, Rates
 from feinsum.distributed.distribution import check_processes
 from feinsum.distributed.groups import (
     Group,
-    Statements,
     find_default_path,
     get_extents,
     groups_of,
@@ -75,6 +74,7 @@ from feinsum.distributed.plans import Plan
 from feinsum.distributed.repeats import plan_blocks
 from feinsum.distributed.schedule import MAX_PARTS, GroupSchedule, Loop
 from feinsum.distributed.search import find_least_resident
+from feinsum.distributed.statement_graph import Statements, as_count
 from feinsum.errors import PlanError
 from feinsum.ir import BatchedEinsum, require_einsum, to_text
 from feinsum.records import Fleet, Store
@@ -185,7 +185,8 @@ def plan(
         list_short_paths(einsum, extents) if steps is None else [steps]
     )
     text = to_text(einsum)
-    bare = Plan(text, sizes or {}, processes, first_path, (), {}, (), nonzeros=nonzeros)
+    count = as_count(nonzeros)
+    bare = Plan(text, sizes or {}, processes, first_path, (), {}, (), nonzeros=count)
     for violation in find_storage_violations(bare):
         raise PlanError(violation.message, rules=(violation.rule,))
     ends = {} if result is None else {bare.outputs[-1]: result}

@@ -35,7 +35,6 @@ from feinsum.distributed.distribution import (
 from feinsum.distributed.groups import (
     Access,
     Group,
-    Statements,
     get_extents,
     get_shape,
     groups_of,
@@ -45,6 +44,7 @@ from feinsum.distributed.schedule import (
     GroupSchedule,
     LeafWork,
 )
+from feinsum.distributed.statement_graph import Statements
 from feinsum.distributed.steps import Events, Steps, list_rank_steps, lower
 from feinsum.errors import InvalidRecordError, PlanError
 from feinsum.ir import BatchedEinsum, from_text, generalize

@@ -23,12 +23,13 @@ from feinsum.distributed.boxes import Box
 from feinsum.distributed.counts import USUAL, Counts, Rates, Traffic
 from feinsum.distributed.display import format_plan
 from feinsum.distributed.engines import Prepared, prepare
-from feinsum.distributed.groups import Access, Group, Statements
+from feinsum.distributed.groups import Access, Group
 from feinsum.distributed.levels import Levels
 from feinsum.distributed.local import Semantics, run_here
 from feinsum.distributed.mpi import run_on_ranks
 from feinsum.distributed.planner import plan_statements
 from feinsum.distributed.plans import Plan, read_document
+from feinsum.distributed.statement_graph import Statements
 from feinsum.distributed.steps import Leaf
 from feinsum.errors import PlanError, ProgramError
 from feinsum.ir import SizeParam

@@ -25,9 +25,10 @@ from math import prod
 
 from feinsum.distributed.assembly import place_operands, with_schedules
 from feinsum.distributed.distribution import Distribution
-from feinsum.distributed.groups import Statements, get_shape
+from feinsum.distributed.groups import get_shape
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import GroupSchedule
+from feinsum.distributed.statement_graph import Statements
 
 MIN_BLOCK, MIN_REPEATS = 4, 6
 """Minimum number of statements in a block, and of blocks.
@@ -80,7 +81,7 @@ def find_blocks(problem: Statements) -> list[range]:
 
     The first block includes what precedes the repetition, the last one what follows.
 
-    >>> from feinsum.distributed.groups import statements
+    >>> from feinsum.distributed.statement_graph import statements
     >>> lines = [f"x{k + 1}[i] = W{k}[i,j] * x{k}[j]" for k in range(36)]
     >>> shapes = {f"W{k}": (4, 4) for k in range(36)} | {"x0": (4,)}
     >>> [len(block) for block in find_blocks(statements(lines, shapes))]

@@ -28,10 +28,10 @@ from feinsum.distributed.groups import (
     Group,
     get_extents,
     get_shape,
-    read_nonzeros,
 )
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import GroupSchedule
+from feinsum.distributed.statement_graph import as_count, read_nonzeros
 from feinsum.errors import InvalidEinsumError, PlanError
 from feinsum.ir import BatchedEinsum, Operand, SizeParam, to_text
 from feinsum.words import format_count
@@ -142,6 +142,7 @@ def with_sizes(
         resized = replace(plan, statements=of_all)
         return with_schedules(resized, plan.schedules, starts=plan.starts)
     einsum, sizes = _resize_einsum(plan.batched_einsum, plan.sizes, extents)
+    nonzeros = as_count(nonzeros)
     if not isinstance(nonzeros, int):
         entries |= read_nonzeros(nonzeros)
         nonzeros = next(iter(entries.values()), None)

@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+import feinsum
 from feinsum.distributed import (
     Distribution,
     GroupSchedule,
@@ -27,6 +28,7 @@ from feinsum.distributed.repeats import find_blocks
 from feinsum.distributed.schedule import derive_distribution, list_result_choices
 from feinsum.distributed.storage import as_stored, take_box
 from feinsum.errors import PlanError
+from feinsum.ir import sparse_array
 from feinsum.sparse import COO, CSF, random_uniform, to_coo
 from tests.distributed import test_sparse
 from tests.distributed.cases import by_numpy, operands_of
@@ -44,6 +46,10 @@ SWEEP = statements(
     {"T": SHAPE, **FACTORS}, outputs=["A", "B2", "MC"], nonzeros={"T": 60},
 )  # fmt: skip
 """Alternating least squares, with products in place of the solutions."""
+
+CSF_PRODUCT = feinsum.einsum(
+    "ij,ja->ia", sparse_array("T", (9, 8)), feinsum.array("B", (8, 3))
+)
 
 CASES = {
     "als": SWEEP,
@@ -276,6 +282,19 @@ def test_statements_without_a_sparse_form_are_refused(lines, nonzeros, words):
     with pytest.raises(PlanError, match=words) as caught:
         statements(lines, GIVEN, nonzeros=nonzeros)
     assert caught.value.rules == ("sparse",)
+
+
+def test_numbers_of_entries_are_integers_of_any_type():
+    """As libraries of sparse arrays count them, and as documents store them."""
+    lines, shapes = ["A[i,a] = T[i,j] * B[j,a]"], {"T": (9, 8), "B": (8, 3)}
+    plans = [
+        plan_statements(statements(lines, shapes, nonzeros={"T": n}), processes=2)
+        for n in (30, np.int64(30))
+    ]
+    assert len({made.id for made in plans}) == 1
+    counted = plan(CSF_PRODUCT, processes=2, nonzeros=np.int64(30))
+    assert counted == plan(CSF_PRODUCT, processes=2, nonzeros=30)
+    assert with_sizes(counted, {"i": 12}, nonzeros=np.int64(40)).nonzeros == 40
 
 
 def test_entries_that_would_move_are_refused():
