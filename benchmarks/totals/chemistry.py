@@ -1,19 +1,19 @@
-"""Iterations of coupled cluster with singles and doubles, as a list of contractions.
+"""Contractions of coupled cluster with singles and doubles.
 
 The terms have the shapes, the intermediates and the reuse of those of the spin-adapted
-equations. Their signs and factors are left out, so the amplitudes mean nothing.
+equations. Their signs and factors are left out, so the amplitudes are meaningless.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.totals.calls import Array, Calls, normal
+from benchmarks.totals.calls import Array, Calls, draw_normal
 
-__all__ = ["ccsd"]
+__all__ = ["run_ccsd"]
 
 MOST_LADDER_VIRTUALS = 60
-"""With more of them vvvv, the largest array, and its only term are left out."""
+"""Limit above which vvvv, the largest array, is left out, with its only term."""
 
 TERMS = (
     ("tau", "ia,jb->ijab", "t1 t1"),
@@ -52,12 +52,12 @@ TERMS = (
     ("doubles", "kbcd,ka,ijcd->ijab", "ovvv t1 tau"),
     ("doubles", "kc,ic,kjab->ijab", "F_ov t1 t2"),
 )
-"""What a term is added to, its subscripts and its operands."""
+"""The target to which a term is added, its subscripts and its operands."""
 
 
-def ccsd(n_occupied: int, n_virtual: int, iterations: int) -> Calls:
-    """All terms of each iteration, and updates of both amplitudes in between."""
-    integrals, gaps = _molecule(n_occupied, n_virtual)
+def run_ccsd(n_occupied: int, n_virtual: int, iterations: int) -> Calls:
+    """Yield all terms of each iteration, and update both amplitudes in between."""
+    integrals, gaps = _draw_molecule(n_occupied, n_virtual)
     t1 = np.zeros((n_occupied, n_virtual))
     t2 = integrals["oovv"] / (gaps[:, None, :, None] + gaps[None, :, None, :])
     for _ in range(iterations):
@@ -82,15 +82,17 @@ def ccsd(n_occupied: int, n_virtual: int, iterations: int) -> Calls:
         t2 /= 2 * (gaps[:, None, :, None] + gaps[None, :, None, :])
 
 
-def _molecule(o: int, v: int) -> tuple[dict[str, Array], Array]:
-    """Integrals by the spaces of their indices, and differences of orbital energies."""
+def _draw_molecule(o: int, v: int) -> tuple[dict[str, Array], Array]:
+    """Return integrals by the spaces of their indices, and orbital energy
+    differences.
+    """
     rng, extents = np.random.default_rng(0), {"o": o, "v": v}
     names = ["ov", "oooo", "ooov", "oovv", "ovov", "ovvv"]
     if v <= MOST_LADDER_VIRTUALS:
         names.append("vvvv")
     scale = 0.1 / (o + v)  # small, so that the iterations converge
     integrals = {
-        name: normal(rng, tuple(extents[x] for x in name), scale) for name in names
+        name: draw_normal(rng, tuple(extents[x] for x in name), scale) for name in names
     }
     occupied, virtual = np.linspace(-2, -1, o), np.linspace(1, 3, v)
     return integrals, occupied[:, None] - virtual

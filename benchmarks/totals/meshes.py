@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.totals.calls import Calls, normal
+from benchmarks.totals.calls import Calls, draw_normal
 
-__all__ = ["dg_steps", "spectral_elements"]
+__all__ = ["run_dg_steps", "run_spectral_elements"]
 
 FACES = 4
 
 
-def dg_steps(n_nodes: int, n_elements: int, steps: int) -> Calls:
-    """Advection on tetrahedra: gradients, terms of faces, and an update."""
+def run_dg_steps(n_nodes: int, n_elements: int, steps: int) -> Calls:
+    """Solve advection on tetrahedra: gradients, face terms, and an update."""
     rng = np.random.default_rng(4)
     n_face_nodes = {4: 3, 10: 6, 20: 10}[n_nodes]
-    geometry = normal(rng, (3, 3, n_elements))
-    derivatives = normal(rng, (3, n_nodes, n_nodes), 1 / n_nodes)
-    lift = normal(rng, (n_nodes, FACES, n_face_nodes), 1 / n_nodes)
+    geometry = draw_normal(rng, (3, 3, n_elements))
+    derivatives = draw_normal(rng, (3, n_nodes, n_nodes), 1 / n_nodes)
+    lift = draw_normal(rng, (n_nodes, FACES, n_face_nodes), 1 / n_nodes)
     areas = rng.random((FACES, n_elements)) + 0.5
     nodes = rng.integers(0, n_nodes, (FACES, n_face_nodes))
-    velocity, u = normal(rng, (3,)), normal(rng, (n_elements, n_nodes))
+    velocity, u = draw_normal(rng, (3,)), draw_normal(rng, (n_elements, n_nodes))
     for _ in range(steps):
         gradient = yield "xre,rij,ej->xei", (geometry, derivatives, u)
         fluxes = np.ascontiguousarray(u[:, nodes].transpose(1, 0, 2))
@@ -29,15 +29,15 @@ def dg_steps(n_nodes: int, n_elements: int, steps: int) -> Calls:
         u = u + 1e-3 * (surface - volume)
 
 
-def spectral_elements(n_points: int, n_elements: int, steps: int) -> Calls:
-    """A Laplacian by sum factorization, and an explicit step with it.
+def run_spectral_elements(n_points: int, n_elements: int, steps: int) -> Calls:
+    """Apply a Laplacian by sum factorization, and take explicit steps with it.
 
-    Along each axis: the derivative, the weights, and the transposed derivative.
+    Each axis has the derivative, the weights, and the transposed derivative.
     """
     rng = np.random.default_rng(5)
-    derivative = normal(rng, (n_points, n_points), 1 / n_points)
+    derivative = draw_normal(rng, (n_points, n_points), 1 / n_points)
     weights = rng.random((n_elements, n_points, n_points, n_points)) + 0.5
-    u = normal(rng, weights.shape)
+    u = draw_normal(rng, weights.shape)
     axes = (
         ("li,eijk->eljk", "li,eljk->eijk"),
         ("mj,eijk->eimk", "mj,eimk->eijk"),
