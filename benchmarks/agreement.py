@@ -94,7 +94,7 @@ class Agreement:
         ]
 
     @property
-    def make_document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "winners": [str(spec) for spec in self.winners],

@@ -249,9 +249,9 @@ def make_table(limits: Iterable[Limits]) -> Table:
     table.columns[0].no_wrap = True
     for limit in limits:
         shares = [_format_percent(limit.shares.get(part)) for part in parts]
-        limits = _format_percent(limit.triad), _format_percent(limit.peak)
+        bounds = _format_percent(limit.triad), _format_percent(limit.peak)
         time = f"{limit.whole_s * 1e3:.2f}"
-        table.add_row(limit.name, time, *shares, *limits, limit.largest)
+        table.add_row(limit.name, time, *shares, *bounds, limit.largest)
     return table
 
 

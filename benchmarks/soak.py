@@ -184,7 +184,7 @@ async def run_load(
             loop = asyncio.get_running_loop()
             _, connection = await loop.create_connection(Connection, "127.0.0.1", port)
             for name in random.choices(names, weights, k=N_ON_A_CONNECTION):
-                status, _ = await connection.ask(kinds[name].make())
+                status, _ = await connection.request(kinds[name].make())
                 soak.n_answers += 1
                 if status != kinds[name].status:
                     soak.wrong[name] = soak.wrong.get(name, 0) + 1

@@ -107,8 +107,10 @@ def make_table(results: Mapping[str, Timed]) -> Table:
     table = Table("entry", *heads, *last, box=box.MARKDOWN)
     for name, timed in results.items():
         cells = (
-            f"{timed.seconds[name] * 1e3:.3f}" if name in timed.seconds else "-"
-            for name in names
+            f"{timed.seconds[contender] * 1e3:.3f}"
+            if contender in timed.seconds
+            else "-"
+            for contender in names
         )
         last = compute_ratio(timed.seconds), timed.operations
         table.add_row(name, *cells, *(f"{x:.2f}" for x in last))

@@ -160,18 +160,18 @@ def _prepare_rival(rival: Rival, problem: Problem) -> tuple[Outcome, Evaluate | 
 
 
 def _check_result(
-    outcome: Outcome, prepare: Callable[[], Evaluate], cause: Problem
+    outcome: Outcome, prepare: Callable[[], Evaluate], problem: Problem
 ) -> tuple[Outcome, Evaluate | None]:
     """Prepare the evaluation; no function is returned if it fails or is wrong."""
     try:
         evaluate = prepare()
-        error = compute_largest_error(np.asarray(evaluate()), cause.expected)
+        error = compute_largest_error(np.asarray(evaluate()), problem.expected)
     except FeinsumError:
         raise
     except Exception as cause:  # noqa: BLE001  # libraries raise anything
         text = next(iter(str(cause).strip().splitlines()), "")
         return _exclude(outcome, f"{type(cause).__name__}: {text:.200}"), None
-    tolerance = compute_tolerance(cause.expected.dtype, cause.n_terms)
+    tolerance = compute_tolerance(problem.expected.dtype, problem.n_terms)
     if not error <= tolerance:
         why = f"wrong result: error {error:.1e}, allowed {tolerance:.1e}"
         return _exclude(outcome, why), None

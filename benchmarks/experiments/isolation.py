@@ -94,12 +94,14 @@ def run_contest(task: Task, terms: str, limit_s: float = 3600.0) -> dict[str, Ou
     while left := [name for name in task.contenders if name not in crashed]:
         try:
             arguments = asdict(replace(task, contenders=left))
-            value = run_in_child("contest", arguments, terms, limit_s)
+            documents = run_in_child("contest", arguments, terms, limit_s)
         except ChildError as error:
             failed = left if error.at is None else [error.at]
             crashed |= dict.fromkeys(failed, Outcome("crashed", str(error)))
             continue
-        return {name: read_outcome(value) for name, value in value.items()} | crashed
+        return {
+            name: read_outcome(value) for name, value in documents.items()
+        } | crashed
     return crashed
 
 

@@ -153,8 +153,10 @@ class Result:
         return min(candidates, key=lambda outcome: outcome.median_s, default=None)
 
     def find_untransformed(self) -> Outcome | None:
-        outcomes = (outcomes.get("untransformed") for outcomes in self.runs.values())
-        return next((outcome for outcome in outcomes if outcome), None)
+        for outcomes in self.runs.values():
+            if outcome := outcomes.get("untransformed"):
+                return outcome
+        return None
 
 
 @dataclass(frozen=True)

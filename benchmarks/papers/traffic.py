@@ -46,7 +46,7 @@ class Line:
 
     name: str
     processes: int
-    ranks_plan: Counts
+    planned: Counts
     others: dict[str, Counts]
 
     def find_best(self, names: Sequence[str]) -> Counts | None:
