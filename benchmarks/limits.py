@@ -11,13 +11,13 @@ near
 deep
     contractions only: in the cache too, with hundreds of rows, columns and terms.
 
-Per operation, the difference of ``whole`` and ``near`` is the cost of memory
-transfers, and that of ``near`` and ``deep`` the cost of packing, and of
-starting and storing register tiles. The rest is the cost of products in registers; for
-an operator, whose extents depend on its elements, it is the cost of everything in the
-cores. Times are the shortest of several runs. Next to these shares are the limits of
-the machine: its bandwidth for every array once, and its rate of multiply-adds. Operands
-are arrays, as in the facts.
+Per operation, the difference of ``whole`` and ``near`` is the cost of memory transfers,
+and that of ``near`` and ``deep`` the cost of packing, and of starting and storing
+register tiles. The rest is the cost of products in registers; for an operator, whose
+extents depend on its elements, it is the cost of everything in the cores. Times are the
+shortest of several runs. Next to these shares are the limits of the machine: its
+bandwidth for every array once, and its rate of multiply-adds. Operands are arrays, as
+in the facts.
 """
 
 from __future__ import annotations

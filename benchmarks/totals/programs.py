@@ -9,17 +9,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.totals.calls import Calls
-from benchmarks.totals.chemistry import run_ccsd
-from benchmarks.totals.layers import run_attention, run_bilinear, run_linear
-from benchmarks.totals.meshes import run_dg_steps, run_spectral_elements
-from benchmarks.totals.mixtures import run_everyday, run_one_twice, run_thousand_once
-from benchmarks.totals.networks import LETTERS, run_chain, run_high_rank, run_network
-from benchmarks.totals.sums import (
+from benchmarks.totals.loops import (
+    run_attention,
+    run_bilinear,
+    run_ccsd,
     run_covariances,
+    run_dg_steps,
     run_gates,
     run_graph_attention,
+    run_linear,
     run_pair_energies,
+    run_spectral_elements,
 )
+from benchmarks.totals.mixtures import run_everyday, run_one_twice, run_thousand_once
+from benchmarks.totals.networks import LETTERS, run_chain, run_high_rank, run_network
 
 __all__ = ["PROGRAMS", "Program", "select_programs"]
 
