@@ -81,7 +81,7 @@ class WorkloadBuilder:
     ) -> dict[str, Any]:
         case = pose_case(problem.einsum, problem.sizes)
         baseline = find_transform(BASELINE, 1)
-        first = next(list_configurations(baseline, problem.build), None)
+        first = next(list_configurations(baseline, problem.workload), None)
         if first is None:
             raise MeasurementError(
                 f"{problem.einsum.subscripts} has no baseline kernel for a GPU"
