@@ -89,7 +89,7 @@ PROGRAMS = {program.name: program for program in _list_programs()}
 def select_programs(pattern: str) -> list[Program]:
     """Return the programs whose names match.
 
-    >>> [program.name for program in select_programs("^run_chain")]
+    >>> [program.name for program in select_programs("^chain")]
     ['chain-8', 'chain-30', 'chain-100', 'chain-300']
     """
     return [p for p in PROGRAMS.values() if re.search(pattern, p.name)]
