@@ -1,12 +1,12 @@
-"""Do two runs of the tuner agree? Tune workloads twice, then compare the winners.
+"""Measure whether two runs of the tuner agree: tune twice, and compare the winners.
 
-With two numbers of trials, such as ``--trials 100 5``: how far behind a long tuning is
-a short one, whose trials are those that are predicted to be the fastest?
+With two numbers of trials, such as ``--trials 100 5``, measure how far a short tuning,
+whose trials have the best predictions, is behind a long one.
 
-Each workload is tuned with two seeds, each time in a fresh database. Then the winners
-run in turns, in one run, and the ratio of their times is told: the median over the
-rounds, with its quartiles. Two recipes that are equally fast agree, however different
-they are; of a recipe that won twice the ratio is 1.
+Each workload is tuned with two seeds, each time with an empty database. Then the
+winners are timed in interleaved rounds. The result is the median ratio of their times
+over the rounds, with quartiles. Different recipes with equal times agree; the ratio is
+1 if the same recipe wins twice.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
 from rich import box
@@ -27,20 +26,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks.experiments.entries import SUITES, Entry, both_suites  # noqa: E402
-from feinsum.errors import FeinsumError, MeasurementError  # noqa: E402
-from feinsum.measure import open_device  # noqa: E402
-from feinsum.records import InMemoryStore, TransformSpec  # noqa: E402
-from feinsum.suites import EVERYDAY  # noqa: E402
-from feinsum.tuning import IsolatedBench, TuningProblem, TuningReport, tune_einsum  # noqa: E402
+from benchmarks.experiments.entries import SUITES, Entry, list_both_suites
+from feinsum.errors import FeinsumError, MeasurementError
+from feinsum.measure import open_device
+from feinsum.records import InMemoryStore, TransformSpec, compute_quartiles
+from feinsum.suites import EVERYDAY
+from feinsum.tuning import IsolatedBench, TuningProblem, TuningReport, tune_einsum
 
 TOLERANCE = 0.03
-"""Winners agree if neither takes longer than the other by more than this part."""
+"""Relative difference of times up to which winners agree."""
 BEHIND = 0.10
-"""What the winner of fewer trials may take longer than that of more."""
+"""Relative loss that the winner of fewer trials may have."""
 
 INTERRUPTED = 130
 HEADINGS = ("workload", "ms", "ratio", "quartiles", "winners")
@@ -52,17 +48,16 @@ EXAMPLES = """examples:
 """
 
 OnStep = Callable[[float, str], None]
-"""Is told which part of a workload is done, and what is done next."""
+"""Called with the finished share of a workload, and the next stage."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The winners of two tunings of a workload, timed in one run.
+    """The winners of two tunings of a workload, timed in interleaved rounds.
 
     Attributes:
-        times_s: their medians.
-        ratio, quartiles: of the second one's time over the first one's, in the same
-            rounds.
+        times_s: median times of both.
+        ratio, quartiles: the second winner's time over the first one's, round by round.
         is_even: whether both tunings had the same number of trials.
     """
 
@@ -81,7 +76,7 @@ class Agreement:
 
     @property
     def kinship(self) -> str:
-        """How alike the winners are, in words."""
+        """Return how similar the recipes are, as text."""
         first, second = self.winners
         if first == second:
             return "same recipe"
@@ -110,52 +105,55 @@ class Agreement:
         }
 
 
-def agreement_of(
+def compare_samples(
     name: str,
     winners: tuple[TransformSpec, TransformSpec],
     samples_s: Sequence[Sequence[float]],
     *,
     is_even: bool = True,
 ) -> Agreement:
-    """What the samples of the same rounds say of the winners.
+    """Compare the samples of two winners, round by round.
 
-    A recipe that won twice has its samples twice.
+    A recipe that won twice has the same samples twice.
     """
     first, second = samples_s
     ratios = [b / a for a, b in zip(first, second, strict=False)]
-    low, _, high = quantiles(ratios, n=4, method="inclusive")
+    low, middle, high = compute_quartiles(ratios)
     times_s = median(first), median(second)
-    return Agreement(name, winners, times_s, median(ratios), (low, high), is_even)
+    return Agreement(name, winners, times_s, middle, (low, high), is_even)
 
 
-def measured(entry: Entry, options: argparse.Namespace, on_step: OnStep) -> Agreement:
-    """Tune a workload twice, compare the winners.
+def measure(
+    entry: Entry, options: argparse.Namespace, report_step: OnStep
+) -> Agreement:
+    """Tune a workload twice, and compare the winners.
 
     Raises:
-        FeinsumError: if a tuning finds nothing, or a winner fails when it runs again.
+        FeinsumError: if all trials of a tuning fail, or a winner fails in the
+            comparison.
     """
-    reports = [_tuned(entry, options, k, on_step) for k in range(2)]
+    reports = [_tune(entry, options, k, report_step) for k in range(2)]
     first, second = (report.records[0].spec for report in reports)
-    on_step(2 / 3, "comparing")
-    samples_s = _compared(reports[0].problem, [first, second], options)
+    report_step(2 / 3, "comparing")
+    samples_s = _time_winners(reports[0].problem, [first, second], options)
     is_even = len({*options.trials}) == 1
-    return agreement_of(entry.name, (first, second), samples_s, is_even=is_even)
+    return compare_samples(entry.name, (first, second), samples_s, is_even=is_even)
 
 
-def _tuned(
-    entry: Entry, options: argparse.Namespace, k: int, on_step: OnStep
+def _tune(
+    entry: Entry, options: argparse.Namespace, k: int, report_step: OnStep
 ) -> TuningReport:
     seed = options.seeds[k]
-    on_step(k / 3, f"seed {seed}")
+    report_step(k / 3, f"seed {seed}")
     report = tune_einsum(
-        entry.einsum(),
+        entry.make_einsum(),
         sizes=entry.parameters,
         device=options.device,
         database=InMemoryStore(),
         n_trials=options.trials[k],
         trial_limit_s=options.limit,
         seed=seed,
-        on_progress=lambda p: on_step(
+        on_progress=lambda p: report_step(
             (k + p.n_done / p.n_trials) / 3, f"seed {seed}, {p.n_done}/{p.n_trials}"
         ),
     )
@@ -164,10 +162,10 @@ def _tuned(
     return report
 
 
-def _compared(
+def _time_winners(
     problem: TuningProblem, specs: Sequence[TransformSpec], options: argparse.Namespace
 ) -> list[Sequence[float]]:
-    """The samples of each recipe, all from one run in turns."""
+    """Time the recipes in interleaved rounds, and return their samples."""
     longer = problem.max_total_s * options.rounds / problem.rounds
     problem = replace(problem, rounds=options.rounds, max_total_s=longer)
     with IsolatedBench(problem, options.limit) as bench:
@@ -181,19 +179,21 @@ def _compared(
     return samples_s
 
 
-def measured_all(
+def measure_all(
     entries: Sequence[Entry],
     options: argparse.Namespace,
     results: list[Agreement],
     failed: dict[str, str],
 ) -> None:
-    """Fill both collections entry by entry, so that an interrupt loses none."""
+    """Measure all workloads, adding to both collections, so that an interrupt loses
+    none.
+    """
     columns = TextColumn("{task.description}"), BarColumn(20), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=len(entries))
         for n_done, entry in enumerate(entries):
 
-            def on_step(part: float, stage: str, entry: Entry = entry) -> None:
+            def report_step(part: float, stage: str, entry: Entry = entry) -> None:
                 bar.update(
                     task,
                     completed=n_done + part,  # noqa: B023  (called in this turn only)
@@ -201,7 +201,7 @@ def measured_all(
                 )
 
             try:
-                results.append(measured(entry, options, on_step))
+                results.append(measure(entry, options, report_step))
                 bar.console.print(*results[-1].cells, markup=False, highlight=False)
             except FeinsumError as error:
                 failed[entry.name] = str(error)
@@ -209,7 +209,7 @@ def measured_all(
             bar.update(task, completed=n_done + 1)
 
 
-def document(
+def make_document(
     results: Sequence[Agreement],
     failed: dict[str, str],
     options: argparse.Namespace,
@@ -219,14 +219,14 @@ def document(
         "seeds": options.seeds,
         "n_trials": options.trials,
         "rounds": options.rounds,
-        "tolerance": _tolerance(options),
+        "tolerance": _get_tolerance(options),
         "n_within": sum(a.is_within for a in results),
         "workloads": [a.document for a in results],
         "failed": failed,
     }
 
 
-def _tolerance(options: argparse.Namespace) -> float:
+def _get_tolerance(options: argparse.Namespace) -> float:
     return TOLERANCE if len({*options.trials}) == 1 else BEHIND
 
 
@@ -240,12 +240,12 @@ def print_table(
     n_within = sum(a.is_within for a in results)
     n_same = sum(a.kinship == "same recipe" for a in results)
     numbers = f"{n_within} of {len(results)}, {n_same} of them by the same recipe"
-    print(f"within {_tolerance(options):.0%}: {numbers}; failed: {len(failed)}")
+    print(f"within {_get_tolerance(options):.0%}: {numbers}; failed: {len(failed)}")
 
 
-def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options, with ``entries``: the workloads that were chosen."""
-    parser = _parser()
+def parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the options, and add ``entries``: the selected workloads."""
+    parser = _make_parser()
     options = parser.parse_args(arguments)
     if options.seeds[0] == options.seeds[1]:
         parser.error(f"--seeds {options.seeds[0]} twice; give two that differ")
@@ -254,13 +254,13 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     if len(options.trials) > 2:
         parser.error(f"--trials has {len(options.trials)} numbers; give one or two")
     options.trials = [options.trials[0], options.trials[-1]]
-    options.entries = _chosen(options)
+    options.entries = _select_entries(options)
     if not options.entries:
         parser.error(f"--only {options.only!r} matches no workload of the suites")
     return options
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__,
         epilog=EXAMPLES,
@@ -322,10 +322,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _chosen(options: argparse.Namespace) -> list[Entry]:
+def _select_entries(options: argparse.Namespace) -> list[Entry]:
     if options.suite == EVERYDAY:
         return [e for e in SUITES[EVERYDAY]() if re.search(options.only, e.name)]
-    return both_suites(
+    return list_both_suites(
         options.only,
         max_gflop=options.max_gflop,
         elements_scale=options.elements_scale,
@@ -333,18 +333,18 @@ def _chosen(options: argparse.Namespace) -> list[Entry]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 1 if a workload failed, 130 if interrupted."""
-    options = parsed(arguments)
+    """Return the exit code: 1 if a workload failed, 130 if interrupted."""
+    options = parse_options(arguments)
     warnings.simplefilter("ignore")
     results: list[Agreement] = []
     failed: dict[str, str] = {}
     is_interrupted = False
     try:
-        measured_all(options.entries, options, results, failed)
+        measure_all(options.entries, options, results, failed)
     except KeyboardInterrupt:
         is_interrupted = True
     if options.json:
-        print(json.dumps(document(results, failed, options), indent=2))
+        print(json.dumps(make_document(results, failed, options), indent=2))
     else:
         print_table(results, failed, options)
     return INTERRUPTED if is_interrupted else bool(failed)

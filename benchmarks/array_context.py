@@ -1,10 +1,9 @@
-"""A right-hand side of three DG operators in a lazy array context, with feinsum and
-without.
+"""Time a right-hand side of three DG operators in a lazy array context, with and
+without feinsum.
 
-Prints a table: the first call, which generates and builds the program, the second one,
-and the median of those after it, in turns with those of the other context. Needs the
-packages arraycontext and pytato (see docs/how-to/integrations.md) and a device of
-OpenCL.
+Prints a table of the first call, which generates and builds the program, the second
+one, and the median of later ones in interleaved rounds. Requires the packages
+arraycontext and pytato (see docs/how-to/integrations.md) and an OpenCL device.
 """
 
 from __future__ import annotations
@@ -13,16 +12,15 @@ import argparse
 import sys
 import warnings
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from benchmarks.experiments.machine import processor
+from benchmarks.experiments.machine import describe_processor
+from benchmarks.timing import time_in_turns
 from feinsum.errors import FeinsumError
 from feinsum.integrations import FeinsumArrayContext
 
@@ -35,9 +33,9 @@ def main() -> None:
     parser.add_argument("--elements", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # those of other packages
-    arrays = random_arrays(options.elements)
-    expected = evaluated_by_numpy(**arrays)
+    warnings.simplefilter("ignore")  # of other packages
+    arrays = draw_arrays(options.elements)
+    expected = evaluate_by_numpy(**arrays)
     calls, firsts = {}, {}
     try:
         ours = FeinsumArrayContext()
@@ -45,26 +43,24 @@ def main() -> None:
         sys.exit(f"nothing was timed: {error}")
     from arraycontext import PytatoPyOpenCLArrayContext
 
-    theirs = PytatoPyOpenCLArrayContext(ours.queue, ours.allocator)
-    contexts = {"without": theirs, "with": ours}
-    for name, one in contexts.items():
-        calls[name] = compiled(one, arrays)
-        firsts[name] = [seconds(calls[name], one) for _ in range(2)]
-        check(one.to_numpy(calls[name]()), expected, name)
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(options.rounds):
-        for name, call in calls.items():
-            samples[name].append(seconds(call, contexts[name]))
+    plain = PytatoPyOpenCLArrayContext(ours.queue, ours.allocator)
+    contexts = {"without": plain, "with": ours}
+    for name, context in contexts.items():
+        calls[name] = compile_call(context, arrays)
+        firsts[name] = [time_call(calls[name], context) for _ in range(2)]
+        check(context.to_numpy(calls[name]()), expected, name)
+    runs = {name: partial(time_call, c, contexts[name]) for name, c in calls.items()}
+    samples = time_in_turns(runs, options.rounds)
     platform = contexts["with"].queue.device.platform.name.strip()
-    print(f"{processor()}, {platform}, {options.elements} elements")
+    print(f"{describe_processor()}, {platform}, {options.elements} elements")
     print("feinsum  first s  second ms  later ms")
     for name, times in samples.items():
         first, second = firsts[name]
         print(f"{name:7}{first:9.2f}{second * 1e3:11.1f}{median(times) * 1e3:10.1f}")
 
 
-def random_arrays(n_elements: int) -> Arrays:
-    """Geometry, matrices, two fields and a flux."""
+def draw_arrays(n_elements: int) -> Arrays:
+    """Draw geometry, matrices, two fields and a flux."""
     rng = np.random.default_rng(0)
     shapes = {
         "jacobian": (3, 3, n_elements),
@@ -78,8 +74,8 @@ def random_arrays(n_elements: int) -> Arrays:
     return {name: rng.standard_normal(shape) for name, shape in shapes.items()}
 
 
-def right_hand_side(context: Any, a: Arrays) -> Any:
-    """A gradient, a divergence and a face mass, of functions of the fields."""
+def compute_right_hand_side(context: Any, a: Arrays) -> Any:
+    """Compute a gradient, a divergence and a face mass of functions of the fields."""
     einsum, exp = context.einsum, context.np.exp
     gradient = einsum(
         "xre,rij,ej->xei", a["jacobian"], a["derivative"], exp(a["u"]) * a["u"]
@@ -90,7 +86,7 @@ def right_hand_side(context: Any, a: Arrays) -> Any:
     return faces - divergence + a["u"] * a["v"]
 
 
-def evaluated_by_numpy(**arrays: Any) -> Any:
+def evaluate_by_numpy(**arrays: Any) -> Any:
     class Numpy:
         np = np
 
@@ -98,23 +94,23 @@ def evaluated_by_numpy(**arrays: Any) -> Any:
         def einsum(subscripts: str, *operands: Any) -> Any:
             return np.einsum(subscripts, *operands, optimize=True)
 
-    return right_hand_side(Numpy, arrays)
+    return compute_right_hand_side(Numpy, arrays)
 
 
-def compiled(context: Any, arrays: Arrays) -> Callable[[], Any]:
-    """The right-hand side as a call without arguments."""
+def compile_call(context: Any, arrays: Arrays) -> Callable[[], Any]:
+    """Compile the right-hand side into a call without arguments."""
     names = list(arrays)
     inputs = [context.from_numpy(arrays[name]) for name in names]
 
     def evaluate(*values: Any) -> Any:
-        return right_hand_side(context, dict(zip(names, values, strict=True)))
+        return compute_right_hand_side(context, dict(zip(names, values, strict=True)))
 
     call = context.compile(evaluate)
     return lambda: call(*inputs)
 
 
-def seconds(call: Callable[[], Any], context: Any) -> float:
-    """Of a call, until its result is there."""
+def time_call(call: Callable[[], Any], context: Any) -> float:
+    """Time a call until its result is complete."""
     start = perf_counter()
     call()
     context.queue.finish()

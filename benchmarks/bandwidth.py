@@ -1,20 +1,18 @@
-"""Einsums bound by memory bandwidth: the families against the triad and numpy.
+"""Compare einsums that are bound by memory bandwidth with the triad and numpy.
 
-In every round each contender runs once, the triad ``a = b + 3*c`` among them, so that
-other load on the machine changes ratios little. Times are medians; bytes are those of
-every array once.
+In every round each contender runs once, including the triad ``a = b + 3*c``, so that
+other load on the machine affects ratios little. Times are medians; bytes count every
+array once.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -25,7 +23,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from feinsum import array, batched_einsum
 from feinsum.ir import BatchedEinsum
 from feinsum.measure import (
@@ -59,12 +56,12 @@ ENTRIES: Mapping[str, tuple[int, dict[str, int]]] = {
     "xi,xi->x": (1, {"x": 4096, "i": 4096}),
     "ij->": (1, {"i": 4096, "j": 4096}),
 }
-"""By subscripts: the number of rows, and extents."""
+"""Number of rows, and extents, by subscripts."""
 
 
 @dataclass(frozen=True)
 class Numpy:
-    """``numpy.einsum`` of every row, its results in memory that is kept."""
+    """``numpy.einsum`` of every row, into reused memory."""
 
     einsum: BatchedEinsum
     arrays: Mapping[str, Any]
@@ -81,7 +78,7 @@ class Numpy:
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds of an entry's contenders, and the bytes that each has to move."""
+    """The seconds of an entry's contenders, and the bytes that each has to move."""
 
     subscripts: str
     recipe: str
@@ -108,7 +105,7 @@ class Result:
 def make_einsum(
     subscripts: str, n_rows: int, sizes: Mapping[str, int]
 ) -> BatchedEinsum:
-    """Rows that differ in their last operand, of double precision."""
+    """Make an einsum in double precision, whose rows differ in their last operand."""
     *shared, last = subscripts.partition("->")[0].split(",")
     head = [array(f"A{k}", [sizes[i] for i in t]) for k, t in enumerate(shared)]
     shape = [sizes[i] for i in last]
@@ -118,7 +115,7 @@ def make_einsum(
 
 
 def make_triad(opened: OpenDevice, n_entries: int) -> BoundKernel:
-    """The kernel ``a = b + 3*c`` over doubles."""
+    """Compile the kernel ``a = b + 3*c`` over doubles."""
     t_unit = lp.make_kernel(
         f"{{[i]: 0 <= i < {n_entries}}}",
         "a[i] = b[i] + 3*c[i]",
@@ -134,7 +131,7 @@ def make_triad(opened: OpenDevice, n_entries: int) -> BoundKernel:
 def measure(
     einsum: BatchedEinsum, opened: OpenDevice, triad: BoundKernel, rounds: int
 ) -> Result:
-    """Verify the first recipe of each family, time all in turns, take the fastest."""
+    """Verify the first recipe of each family, time all, and take the fastest."""
     case = make_case(einsum, {})
     families = [find_transform(*family) for family in FAMILIES]
     specs = [next(list_configurations(t, einsum)) for t in families if t.fits(einsum)]
@@ -162,7 +159,7 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="entries that match")
+    parser.add_argument("--only", default="", help="entries whose subscripts match")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--triad-entries", type=int, default=1 << 24)
     options = parser.parse_args()

@@ -1,12 +1,12 @@
-"""Who answers the look-ups of many builds: own disks, proxies, or the service?
+"""Simulate which caches answer the look-ups of many builds: disks, proxies, or the
+service.
 
-A simulation. Builds begin at random times on random machines, and each looks up some
-workloads, few of which are wanted often (Zipf). A machine keeps answers on disk, and
-does not ask again before they are older than their max-age; then it asks the proxy that
-it belongs to with the ETag. A proxy does the same with the service. From time to time a
-new fact changes the answer of a workload. Nothing is ever thrown away for want of room.
+Builds start at random times on random machines, and look up workloads whose popularity
+follows Zipf's law. A machine stores answers on disk, and reuses them up to their
+max-age; then it revalidates them by ETag at its proxy. A proxy does the same at the
+service. Now and then a new fact changes the answer of a workload. Caches are unlimited.
 
-Prints which share of the look-ups each of them answers, and draws it.
+Prints and draws the share of look-ups that each of them answers.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich import box
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
+
+from benchmarks.tables import make_table
 
 Integers = NDArray[np.int64]
 Truths = NDArray[np.bool_]
@@ -34,15 +34,15 @@ STDERR = Console(stderr=True)
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is simulated: a day, of which the second half counts.
+    """A simulated day, of which the second half counts.
 
     Attributes:
-        kernels: look-ups of one build; those of one workload count once.
-        skew: the k-th workload is wanted as k to the power of minus this.
-        machines: that builds run on and that keep their disks; 0: every build has an
-            empty disk.
-        proxies: that the machines are spread over; 0: all ask the service itself.
-        new_facts: a day.
+        kernels: look-ups of one build; repeated ones count once.
+        skew: exponent s of the popularity k**-s of the k-th workload.
+        machines: number of machines with persistent disks; 0: every build has an empty
+            disk.
+        proxies: number of proxies that serve the machines; 0: none.
+        new_facts: number per day.
     """
 
     builds: int = 1_000_000
@@ -58,24 +58,24 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Shares:
-    """Who answered, as shares of all look-ups; together they are 1.
+    """The shares of all look-ups by answerer, which add up to 1.
 
     Attributes:
-        disk, proxy: without asking anybody else.
-        unchanged, made: by the service, with 304 and with a body.
-        per_s: look-ups a second that the service answered.
+        disk, proxy: answered there.
+        unchanged, full: answered by the service, with 304 and with a body.
+        per_s: look-ups per second that the service answers.
     """
 
     disk: float
     proxy: float
     unchanged: float
-    made: float
+    full: float
     per_s: float
 
 
 @dataclass(frozen=True)
 class Requests:
-    """Look-ups; times in milliseconds."""
+    """Look-ups, with times in milliseconds."""
 
     time: Integers
     machine: Integers
@@ -85,20 +85,20 @@ class Requests:
         return Requests(self.time[chosen], self.machine[chosen], self.workload[chosen])
 
 
-def sent_on(group: Integers, time: Integers, max_age: int) -> Truths:
-    """Which requests a cache sends on: those that find no answer that is young enough.
+def forward_requests(group: Integers, time: Integers, max_age: int) -> Truths:
+    """Return the requests that a cache forwards, because it has no fresh answer.
 
     Args:
-        group: what each is a request for, and in which cache.
-        max_age: an answer of this age is too old.
+        group: cache and subject of each request.
+        max_age: age at which an answer is stale.
 
     >>> group, time = np.array([7, 7, 7, 7, 8]), np.array([0, 9, 10, 15, 15])
-    >>> sent_on(group, time, max_age=10).tolist()
+    >>> forward_requests(group, time, max_age=10).tolist()
     [True, False, True, False, True]
     """
     if not max_age:
         return np.ones(len(group), bool)
-    position, order = sorted_places(group, time, max_age)
+    position, order = sort_positions(group, time, max_age)
     ordered = group[order]
     is_first = np.ones(len(order), bool)
     is_first[1:] = np.diff(ordered) != 0
@@ -113,13 +113,13 @@ def sent_on(group: Integers, time: Integers, max_age: int) -> Truths:
         is_there = later < len(position)
         first_requests, later = first_requests[is_there], later[is_there]
         first_requests = later[ordered[later] == ordered[first_requests]]
-    return unsorted(sent, order)
+    return restore_order(sent, order)
 
 
-def sorted_places(
+def sort_positions(
     group: Integers, time: Integers, gap: int = 0
 ) -> tuple[Integers, Integers]:
-    """Requests on one line, group after group with gaps between; and their order."""
+    """Sort requests on one line, group after group with gaps; return the order, too."""
     span = int(time.max(initial=0)) + gap + 1
     assert int(group.max(initial=0)) < 2**63 // span - 1
     position = group * span + time
@@ -127,69 +127,67 @@ def sorted_places(
     return position[order], order
 
 
-def unsorted(truths: Truths, order: Integers) -> Truths:
+def restore_order(truths: Truths, order: Integers) -> Truths:
     result = np.empty_like(truths)
     result[order] = truths
     return result
 
 
 def is_same_as_before(group: Integers, time: Integers, version: Integers) -> Truths:
-    """Whether each request of a group finds the version that the one before found."""
-    _, order = sorted_places(group, time)
+    """Return whether each request of a group finds the previous version."""
+    _, order = sort_positions(group, time)
     same = np.zeros(len(order), bool)
     same[1:] = (np.diff(group[order]) == 0) & (np.diff(version[order]) == 0)
-    return unsorted(same, order)
+    return restore_order(same, order)
 
 
-def versions(changes: Requests, workload: Integers, time: Integers) -> Integers:
-    """How often the answer of a workload changed until a time."""
+def count_versions(changes: Requests, workload: Integers, time: Integers) -> Integers:
+    """Count the changes of a workload's answer until a time."""
     span = DAY_S * 1000 + 1
     position = np.sort(changes.workload * span + changes.time)
     until = np.searchsorted(position, workload * span + time, side="right")
     return until - np.searchsorted(position, workload * span)
 
 
-def random_requests(scenario: Scenario, noise: np.random.Generator) -> Requests:
-    """The look-ups of a day, none twice in a build."""
+def draw_requests(scenario: Scenario, rng: np.random.Generator) -> Requests:
+    """Draw the look-ups of a day, without repetitions within a build."""
     build = np.repeat(np.arange(scenario.builds), scenario.kernels)
-    wanted = random_workloads(scenario, noise, len(build))
-    pairs = np.unique(build * scenario.workloads + wanted)
-    build, wanted = np.divmod(pairs, scenario.workloads)
-    time = noise.integers(DAY_S * 1000, size=scenario.builds)
+    workload = draw_workloads(scenario, rng, len(build))
+    pairs = np.unique(build * scenario.workloads + workload)
+    build, workload = np.divmod(pairs, scenario.workloads)
+    time = rng.integers(DAY_S * 1000, size=scenario.builds)
     machine = np.arange(scenario.builds)
     if scenario.machines:
-        machine = noise.integers(scenario.machines, size=scenario.builds)
-    return Requests(time[build], machine[build], wanted)
+        machine = rng.integers(scenario.machines, size=scenario.builds)
+    return Requests(time[build], machine[build], workload)
 
 
-def random_workloads(
-    scenario: Scenario, noise: np.random.Generator, n: int
-) -> Integers:
+def draw_workloads(scenario: Scenario, rng: np.random.Generator, n: int) -> Integers:
     shares = np.arange(1, scenario.workloads + 1) ** -scenario.skew
-    return np.searchsorted(np.cumsum(shares / shares.sum())[:-1], noise.random(n))
+    return np.searchsorted(np.cumsum(shares / shares.sum())[:-1], rng.random(n))
 
 
 def simulate(scenario: Scenario) -> Shares:
-    """Who answers the look-ups of the second half of a day."""
-    noise = np.random.default_rng(scenario.seed)
-    requests = random_requests(scenario, noise)
+    """Simulate who answers the look-ups of the second half of a day."""
+    rng = np.random.default_rng(scenario.seed)
+    requests = draw_requests(scenario, rng)
     n_new = scenario.new_facts
     changes = Requests(
-        noise.integers(DAY_S * 1000, size=n_new),
+        rng.integers(DAY_S * 1000, size=n_new),
         np.zeros(n_new, np.int64),
-        random_workloads(scenario, noise, n_new),
+        draw_workloads(scenario, rng, n_new),
     )
     max_age = scenario.max_age_s * 1000
     counted = requests.time >= DAY_S * 500
     n = int(counted.sum())
     of_disk = requests.machine * scenario.workloads + requests.workload
-    left = requests[sent_on(of_disk, requests.time, max_age)]
+    left = requests[forward_requests(of_disk, requests.time, max_age)]
     n_left = int((left.time >= DAY_S * 500).sum())
     cache = left.machine % scenario.proxies if scenario.proxies else left.machine
     of_proxy = cache * scenario.workloads + left.workload
-    is_sent = sent_on(of_proxy, left.time, max_age if scenario.proxies else 0)
+    is_sent = forward_requests(of_proxy, left.time, max_age if scenario.proxies else 0)
     last = left[is_sent]
-    version = versions(changes, last.workload, last.time)
+    version = count_versions(changes, last.workload, last.time)
     is_unchanged = is_same_as_before(of_proxy[is_sent], last.time, version)
     late = last.time >= DAY_S * 500
     n_last, n_unchanged = int(late.sum()), int((is_unchanged & late).sum())
@@ -197,19 +195,16 @@ def simulate(scenario: Scenario) -> Shares:
         disk=(n - n_left) / n,
         proxy=(n_left - n_last) / n,
         unchanged=n_unchanged / n,
-        made=(n_last - n_unchanged) / n,
+        full=(n_last - n_unchanged) / n,
         per_s=n_last / (DAY_S / 2),
     )
 
 
 def report(console: Console, shares_of: dict[Scenario, Shares]) -> None:
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    for heading in ("disks", "proxies", "max-age s"):
-        table.add_column(heading, justify="right")
-    for heading in ("disk", "proxy", "304", "200", "service, a second"):
-        table.add_column(heading, justify="right")
+    heads = ("disks", "proxies", "max-age s", "disk", "proxy", "304", "200")
+    table = make_table((), (*heads, "service, per second"))
     for scenario, shares in shares_of.items():
-        answered = (shares.disk, shares.proxy, shares.unchanged, shares.made)
+        answered = (shares.disk, shares.proxy, shares.unchanged, shares.full)
         table.add_row(
             str(scenario.machines or "empty"),
             str(scenario.proxies or "none"),
@@ -221,7 +216,9 @@ def report(console: Console, shares_of: dict[Scenario, Shares]) -> None:
 
 
 def draw(shares_of: dict[Scenario, Shares], path: Path) -> None:
-    """Stacked bars over the max-age, a panel for each kind of machines and proxies."""
+    """Draw stacked bars over the max-age, one panel for each kind of machines and
+    proxies.
+    """
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -234,7 +231,7 @@ def draw(shares_of: dict[Scenario, Shares], path: Path) -> None:
         1, len(panels), figsize=(4 * len(panels), 4), sharey=True, squeeze=False
     )
     names = {"disk": "own disk", "proxy": "proxy", "unchanged": "service: 304",
-             "made": "service: 200"}  # fmt: skip
+             "full": "service: 200"}  # fmt: skip
     colors = ("#4477aa", "#66ccee", "#ccbb44", "#ee6677")
     for axis, (machines, proxies) in zip(axes[0], panels, strict=True):
         shown = {
@@ -255,7 +252,9 @@ def draw(shares_of: dict[Scenario, Shares], path: Path) -> None:
         axis.set_title(f"{disks}, {proxies or 'no'} proxies", fontsize=10, pad=16)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0][0].set_ylabel("look-ups answered, %")
-    figure.suptitle("Who answers; above the bars: what the service answers a second")
+    figure.suptitle(
+        "Share of answers; above the bars: answers of the service per second"
+    )
     figure.legend(*axes[0][0].get_legend_handles_labels(), ncols=4, frameon=False,
                   loc="lower center")  # fmt: skip
     figure.tight_layout(rect=(0, 0.08, 1, 1))
@@ -263,8 +262,10 @@ def draw(shares_of: dict[Scenario, Shares], path: Path) -> None:
     plt.close(figure)
 
 
-def scenarios(base: Scenario, max_ages_s: Sequence[int]) -> list[Scenario]:
-    """Disks that are kept, with and without proxies, and empty ones behind proxies."""
+def list_scenarios(base: Scenario, max_ages_s: Sequence[int]) -> list[Scenario]:
+    """List scenarios: persistent disks with and without proxies, empty disks with
+    proxies.
+    """
     kinds = [(base.machines, base.proxies), (base.machines, 0), (0, base.proxies)]
     return [
         replace(base, machines=machines, proxies=proxies, max_age_s=age)
@@ -276,16 +277,18 @@ def scenarios(base: Scenario, max_ages_s: Sequence[int]) -> list[Scenario]:
 def main() -> None:
     default = Scenario()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--builds", type=int, default=default.builds, help="a day")
-    parser.add_argument("--kernels", type=int, default=default.kernels, help="a build")
+    parser.add_argument("--builds", type=int, default=default.builds, help="per day")
+    parser.add_argument(
+        "--kernels", type=int, default=default.kernels, help="per build"
+    )
     parser.add_argument("--workloads", type=int, default=default.workloads)
     parser.add_argument(
-        "--skew", type=float, default=default.skew, help="of Zipf's law"
+        "--skew", type=float, default=default.skew, help="exponent of Zipf's law"
     )
     parser.add_argument("--machines", type=int, default=default.machines)
     parser.add_argument("--proxies", type=int, default=default.proxies)
     parser.add_argument(
-        "--new-facts", type=int, default=default.new_facts, help="a day"
+        "--new-facts", type=int, default=default.new_facts, help="per day"
     )
     parser.add_argument("--seed", type=int, default=default.seed)
     parser.add_argument("--max-age", type=int, nargs="+", default=MAX_AGES_S,
@@ -293,10 +296,10 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, default=FIGURE)
     options = vars(parser.parse_args())
     ages, figure = options.pop("max_age"), options.pop("figure")
-    todo = scenarios(Scenario(**options), ages)
+    scenarios = list_scenarios(Scenario(**options), ages)
     shares_of = {
         scenario: simulate(scenario)
-        for scenario in track(todo, "scenarios", console=STDERR, transient=True)
+        for scenario in track(scenarios, "scenarios", console=STDERR, transient=True)
     }
     console = Console()
     console.print(

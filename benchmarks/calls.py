@@ -1,24 +1,24 @@
-"""What a call costs beside its kernel: `feinsum.call_einsum` on small and long arrays.
+"""Measure the overhead of `feinsum.call_einsum` over its kernel.
 
-Prints a table. *first* is the first call of its kind, with an empty database, *second*
-the next one, which builds a kernel if numpy answered the first; *call*, *prepared* and
-*kernel* are medians over rounds, *kernel* into memory that is there;
-*beside* is what a prepared call adds to that. Arrays of the host are computed on the
-host; those of a device, where one of OpenCL works, on that device.
+The columns are the *first* call of its kind, with an empty database; the *second* one,
+which builds a kernel if numpy computed the first; and medians over rounds of whole
+calls (*call*), of *prepared* ones, and of the *kernel* alone, into allocated memory.
+*beside* is the difference of the last two. Arrays of the host are computed on the host;
+those of an OpenCL device, if there is one, on that device.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 import feinsum
+from benchmarks.timing import time_call
 from feinsum.calling import clear_call_cache, prepare_call
 from feinsum.measure import device_states, open_device
 from feinsum.records import InMemoryStore
@@ -33,7 +33,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Times:
-    """In seconds."""
+    """The times of a kind of call."""
 
     first_s: float
     second_s: float
@@ -47,16 +47,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=200)
     rounds = parser.parse_args().rounds
-    queue = opencl_queue()
+    queue = open_queue()
     print(HEAD)
     for subscripts, shapes in KINDS:
         arrays = [np.random.default_rng(0).random(shape) for shape in shapes]
         locations = {"host": arrays}
         if queue is not None:
-            locations["device"] = [on_device(queue, array) for array in arrays]
+            locations["device"] = [copy_to_device(queue, array) for array in arrays]
         for location, operands in locations.items():
             print(
-                row(subscripts, location, measure(subscripts, operands, arrays, rounds))
+                format_row(
+                    subscripts, location, measure(subscripts, operands, arrays, rounds)
+                )
             )
 
 
@@ -66,15 +68,15 @@ HEAD = (
 )
 
 
-def opencl_queue() -> Any:
-    """Of the first device of OpenCL that works; None if there is none."""
+def open_queue() -> Any:
+    """Return the queue of the first working OpenCL device, or None."""
     for state in device_states():
         if state.target == "opencl" and state.device and not state.trouble:
             return open_device(state.device.id).queue
     return None
 
 
-def on_device(queue: Any, array: Any) -> Any:
+def copy_to_device(queue: Any, array: Any) -> Any:
     import pyopencl.array as cl_array
 
     return cl_array.to_device(queue, array)
@@ -83,17 +85,17 @@ def on_device(queue: Any, array: Any) -> Any:
 def measure(
     subscripts: str, operands: Sequence[Any], arrays: Sequence[Any], rounds: int
 ) -> Times:
-    """One call after the other, each until its result is there."""
+    """Time calls one after the other, each until its result is complete."""
 
-    def finished(result: Any) -> None:
+    def finish(result: Any) -> None:
         if hasattr(result, "queue"):
             result.queue.finish()
 
     def call() -> None:
-        finished(feinsum.call_einsum(subscripts, *operands, database=NO_FACTS))
+        finish(feinsum.call_einsum(subscripts, *operands, database=NO_FACTS))
 
     clear_call_cache()
-    first_s, second_s = seconds(call), seconds(call)
+    first_s, second_s = time_call(call), time_call(call)
     prepared = prepare_call(subscripts, *operands, database=NO_FACTS)
     inputs = [
         operands[position] if take is None else take(operands[position])
@@ -104,25 +106,21 @@ def measure(
     return Times(
         first_s,
         second_s,
-        median(seconds(call) for _ in range(rounds)),
+        median(time_call(call) for _ in range(rounds)),
         median(
-            seconds(lambda: finished(prepared.run(operands))) for _ in range(rounds)
+            time_call(lambda: finish(prepared.run(operands))) for _ in range(rounds)
         ),
         median(
-            seconds(lambda: finished(prepared.caller(*arguments)))
+            time_call(lambda: finish(prepared.caller(*arguments)))
             for _ in range(rounds)
         ),
-        median(seconds(lambda: np.einsum(subscripts, *arrays)) for _ in range(rounds)),
+        median(
+            time_call(lambda: np.einsum(subscripts, *arrays)) for _ in range(rounds)
+        ),
     )
 
 
-def seconds(call: Callable[[], object]) -> float:
-    start = perf_counter()
-    call()
-    return perf_counter() - start
-
-
-def row(subscripts: str, location: str, times: Times) -> str:
+def format_row(subscripts: str, location: str, times: Times) -> str:
     numbers = (times.call_s, times.prepared_s, times.kernel_s,
                times.prepared_s - times.kernel_s, times.numpy_s)  # fmt: skip
     call, prepared, kernel, overhead, by_numpy = (f"{x * 1e6:.1f}" for x in numbers)

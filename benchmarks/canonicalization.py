@@ -1,8 +1,8 @@
-"""Time of canonicalization: every contraction of TCCG, batches, and growth.
+"""Time canonicalization: the contractions of TCCG, batches, and growth with size.
 
-Prints tables and draws two figures. All times are wall-clock, of this process,
-medians over rounds that visit every workload in turn; a round of a workload is the
-mean over equal einsums that were made before, so that nothing is cached.
+Prints tables and draws two figures. Times are wall-clock medians over rounds that visit
+every workload once; a sample is the mean over equal einsums that were created before,
+so that nothing is cached.
 
 Source: paper, section 8.3, figure 6.
 """
@@ -12,42 +12,44 @@ from __future__ import annotations
 import argparse
 import gc
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 
 import networkx as nx
 import numpy as np
 from matplotlib.figure import Figure
-from rich import box
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
+from benchmarks.processes import ROOT
+from benchmarks.tables import make_table
 from feinsum.canonical import build_induced_graph, canonicalize
 from feinsum.canonical.form import compute_form
 from feinsum.ir import BatchedEinsum, array, batched_einsum, einsum
+from feinsum.records import compute_quartiles
 from feinsum.suites import read_suite_documents
-
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
-from tests.canonical import graphs, instances  # noqa: E402 (of the same tree)
+from tests.canonical import graphs, instances
 
 Make = Callable[[], BatchedEinsum]
 
 STDERR = Console(stderr=True)
+TITLE = {
+    "title": "n vertices; microseconds: median (quartiles)",
+    "title_justify": "left",
+    "no_wrap": True,
+}
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
-"""Colors that the color-blind can tell apart (Okabe and Ito)."""
+"""Colors that are distinct for the color-blind (Okabe and Ito)."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """An einsum that can be made again and again."""
+    """An einsum that can be created repeatedly."""
 
     name: str
     make: Make
@@ -60,7 +62,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Spread:
-    """Median and quartiles, in microseconds."""
+    """A median with its quartiles, in microseconds."""
 
     low: float
     middle: float
@@ -74,38 +76,38 @@ class Spread:
         return f"{middle} ({low}-{high})"
 
 
-def key(e: BatchedEinsum) -> None:
-    """From the einsum to the key."""
+def compute_key(e: BatchedEinsum) -> None:
+    """Time from the einsum to the key"""
     _ = compute_form(e).key
 
 
-def everything(e: BatchedEinsum) -> None:
-    """Key, canonical einsum and relabeling."""
+def compute_all(e: BatchedEinsum) -> None:
+    """Time of key, canonical einsum and relabeling"""
     form = compute_form(e)
     _ = form.key, form.einsum, form.relabeling
 
 
-def again(e: BatchedEinsum) -> None:
-    """An equal einsum was canonicalized before."""
+def repeat_key(e: BatchedEinsum) -> None:
+    """Time for an einsum that was canonicalized before"""
     _ = canonicalize(e).key
 
 
-def spreads(
+def measure(
     action: Callable[[BatchedEinsum], None],
     workloads: Sequence[Workload],
     n_rounds: int,
 ) -> list[Spread]:
-    """The time of an action on each workload."""
+    """Time an action on each workload."""
     samples: list[list[float]] = [[] for _ in workloads]
     for _ in track(
         range(n_rounds), action.__doc__ or "", console=STDERR, transient=True
     ):
         for workload, times in zip(workloads, samples, strict=True):
-            times.append(_mean_us(action, workload))
-    return [Spread(*quantiles(times, n=4, method="inclusive")) for times in samples]
+            times.append(_time_mean_us(action, workload))
+    return [Spread(*compute_quartiles(times)) for times in samples]
 
 
-def _mean_us(action: Callable[[BatchedEinsum], None], workload: Workload) -> float:
+def _time_mean_us(action: Callable[[BatchedEinsum], None], workload: Workload) -> float:
     einsums = [workload.make() for _ in range(workload.n_copies)]
     gc.collect(0)
     start = time.perf_counter()
@@ -114,14 +116,15 @@ def _mean_us(action: Callable[[BatchedEinsum], None], workload: Workload) -> flo
     return (time.perf_counter() - start) / len(einsums) * 1e6
 
 
-def tccg() -> list[Workload]:
-    """The 48 contractions of the suite."""
+def list_tccg() -> list[Workload]:
+    """List the 48 contractions of the suite."""
     return [
-        Workload(e["name"], _contraction(e), 20) for e in read_suite_documents("tccg")
+        Workload(e["name"], _make_contraction(e), 20)
+        for e in read_suite_documents("tccg")
     ]
 
 
-def _contraction(entry: dict) -> Make:
+def _make_contraction(entry: dict) -> Make:
     subscripts, sizes = entry["subscripts"], entry["sizes"]
     terms = subscripts.partition("->")[0].split(",")
 
@@ -135,8 +138,8 @@ def _contraction(entry: dict) -> Make:
     return make
 
 
-def divergence(b: int) -> Make:
-    """A batch of b divergences of discontinuous Galerkin, order 3."""
+def make_divergence(b: int) -> Make:
+    """Make a batch of b divergences of discontinuous Galerkin, order 3."""
 
     def make() -> BatchedEinsum:
         jacobian, matrices = array("J", (3, 3, "N")), array("D", (3, 20, 20))
@@ -147,8 +150,8 @@ def divergence(b: int) -> Make:
     return make
 
 
-def chain(n: int) -> Make:
-    """A product of n matrices."""
+def make_chain(n: int) -> Make:
+    """Make a product of n matrices."""
 
     def make() -> BatchedEinsum:
         names = [f"i{k}" for k in range(n + 1)]
@@ -159,8 +162,8 @@ def chain(n: int) -> Make:
     return make
 
 
-def hadamard(n: int) -> Make:
-    """A pointwise product of n vectors."""
+def make_hadamard(n: int) -> Make:
+    """Make a pointwise product of n vectors."""
 
     def make() -> BatchedEinsum:
         vectors = [array(f"v{k}", ("N",)) for k in range(n)]
@@ -169,21 +172,21 @@ def hadamard(n: int) -> Make:
     return make
 
 
-def growing(name: str, family: Callable[[int], Make], most: int) -> list[Workload]:
-    """A family at 1, 2, 4, ... up to ``most``."""
+def list_sizes(name: str, family: Callable[[int], Make], most: int) -> list[Workload]:
+    """List a family at sizes 1, 2, 4, ... up to ``most``."""
     sizes = [2**k for k in range(most.bit_length())]
     return [Workload(f"{name} {n}", family(n), max(1, 32 // n)) for n in sizes]
 
 
 FAMILIES = {
-    "chain of matrices": growing("chain", chain, 1024),
-    "DG batch (divergence)": growing("divergence", divergence, 256),
-    "pointwise product": growing("pointwise", hadamard, 1024),
+    "chain of matrices": list_sizes("chain", make_chain, 1024),
+    "DG batch (divergence)": list_sizes("divergence", make_divergence, 256),
+    "pointwise product": list_sizes("pointwise", make_hadamard, 1024),
 }
 
 
-def hard_instances() -> list[Workload]:
-    """Symmetric einsums, and such over graphs that are hard to tell apart."""
+def list_hard_instances() -> list[Workload]:
+    """List symmetric einsums, and those of graphs that are hard to distinguish."""
     petersen, dodecahedron = nx.petersen_graph(), nx.dodecahedral_graph()
     figures = {
         "trace of 64 matrices": instances.ring(64),
@@ -200,19 +203,19 @@ def hard_instances() -> list[Workload]:
     return [Workload(name, lambda e=e: e, 1) for name, e in figures.items()]
 
 
-def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """The exponent of the power law that fits best."""
+def fit_slope(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """Fit the exponent of a power law."""
     return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
 
 
-def n_log_n(sizes: Iterable[float]) -> list[float]:
+def compute_n_log_n(sizes: Iterable[float]) -> list[float]:
     return [n * math.log(n) for n in sizes]
 
 
 def draw_bars(
     path: Path, names: Sequence[str], columns: dict[str, list[Spread]]
 ) -> None:
-    """One group of bars per contraction, as in figure 6 of the paper."""
+    """Draw one group of bars per contraction, as in figure 6 of the paper."""
     figure = Figure(figsize=(13, 5), layout="constrained")
     axes = figure.subplots()
     at = np.arange(len(names))
@@ -237,20 +240,20 @@ def draw_bars(
 
 
 def draw_growth(path: Path, growth: dict[str, tuple[list[int], list[Spread]]]) -> None:
-    """Time against the number of vertices, with the slopes of the fits."""
+    """Draw time over the number of vertices, with the slopes of the fits."""
     figure = Figure(figsize=(8, 5.5), layout="constrained")
     axes = figure.subplots()
-    looks = zip((BLUE, ORANGE, GREEN), "os^", strict=True)
+    styles = zip((BLUE, ORANGE, GREEN), "os^", strict=True)
     for (name, (sizes, spreads_us)), (color, marker) in zip(
-        growth.items(), looks, strict=True
+        growth.items(), styles, strict=True
     ):
         times = [s.middle / 1e3 for s in spreads_us]
-        label = f"{name}: slope {slope(sizes, times):.2f}"
+        label = f"{name}: slope {fit_slope(sizes, times):.2f}"
         axes.loglog(sizes, times, marker=marker, color=color, label=label, lw=1.2, ms=5)
-    sizes = np.geomspace(*_range(growth), 50)
-    guide = np.array(n_log_n(sizes))
-    axes.loglog(sizes, guide * _lift(growth), "--", color=GREY, lw=1,
-                label=f"n log n: slope {slope(sizes, guide):.2f}")  # fmt: skip
+    sizes = np.geomspace(*_find_range(growth), 50)
+    guide = np.array(compute_n_log_n(sizes))
+    axes.loglog(sizes, guide * _choose_lift(growth), "--", color=GREY, lw=1,
+                label=f"n log n: slope {fit_slope(sizes, guide):.2f}")  # fmt: skip
     axes.set_xlabel("vertices of the induced graph")
     axes.set_ylabel("time from the einsum to its key (ms)")
     axes.set_title("Growth of canonicalization (medians)")
@@ -259,13 +262,13 @@ def draw_growth(path: Path, growth: dict[str, tuple[list[int], list[Spread]]]) -
     figure.savefig(path, dpi=110)
 
 
-def _range(growth: dict[str, tuple[list[int], list[Spread]]]) -> tuple[int, int]:
+def _find_range(growth: dict[str, tuple[list[int], list[Spread]]]) -> tuple[int, int]:
     sizes = [n for ns, _ in growth.values() for n in ns]
     return min(sizes), max(sizes)
 
 
-def _lift(growth: dict[str, tuple[list[int], list[Spread]]]) -> float:
-    """What brings the guide a little above every point."""
+def _choose_lift(growth: dict[str, tuple[list[int], list[Spread]]]) -> float:
+    """Return a factor that puts the guide a little above every point."""
     return 1.3 * max(
         s.middle / 1e3 / (n * math.log(n))
         for sizes, spreads_us in growth.values()
@@ -273,23 +276,14 @@ def _lift(growth: dict[str, tuple[list[int], list[Spread]]]) -> float:
     )
 
 
-def table_of(*columns: str) -> Table:
-    """A table that fits 80 columns; the first column is text."""
-    title = "n vertices; microseconds: median (quartiles)"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False)
-    for k, column in enumerate(columns):
-        table.add_column(column, justify="right" if k else "left", no_wrap=True)
-    return table
-
-
 def report_contractions(console: Console, n_rounds: int) -> dict[str, list[Spread]]:
-    workloads = tccg()
+    workloads = list_tccg()
     columns = {
-        "key": spreads(key, workloads, n_rounds),
-        "with einsum and relabeling": spreads(everything, workloads, n_rounds),
+        "key": measure(compute_key, workloads, n_rounds),
+        "with einsum and relabeling": measure(compute_all, workloads, n_rounds),
     }
-    repeated = spreads(again, workloads, n_rounds)
-    table = table_of("contraction", "n", "key", "with einsum", "again")
+    repeated = measure(repeat_key, workloads, n_rounds)
+    table = make_table(["contraction"], ("n", "key", "with einsum", "again"), **TITLE)
     for k, workload in enumerate(workloads):
         cells = [str(column[k]) for column in (*columns.values(), repeated)]
         table.add_row(workload.name, str(workload.n_vertices), *cells)
@@ -308,11 +302,11 @@ def report_growth(
     console: Console, n_rounds: int
 ) -> dict[str, tuple[list[int], list[Spread]]]:
     growth = {}
-    table = table_of("workload", "n", "key", "with einsum")
+    table = make_table(["workload"], ("n", "key", "with einsum"), **TITLE)
     for name, workloads in FAMILIES.items():
         sizes = [w.n_vertices for w in workloads]
-        keys = spreads(key, workloads, n_rounds)
-        whole = spreads(everything, workloads, n_rounds)
+        keys = measure(compute_key, workloads, n_rounds)
+        whole = measure(compute_all, workloads, n_rounds)
         growth[name] = sizes, keys
         for w, n, a, b in zip(workloads, sizes, keys, whole, strict=True):
             table.add_row(w.name, str(n), str(a), str(b))
@@ -320,17 +314,17 @@ def report_growth(
     for name, (sizes, keys) in growth.items():
         console.print(
             f"{name}: {sizes[0]} to {sizes[-1]} vertices, time grows with slope "
-            f"{slope(sizes, [s.middle for s in keys]):.2f}; n log n with "
-            f"{slope(sizes, n_log_n(sizes)):.2f}",
+            f"{fit_slope(sizes, [s.middle for s in keys]):.2f}; n log n with "
+            f"{fit_slope(sizes, compute_n_log_n(sizes)):.2f}",
             soft_wrap=True,
         )
     return growth
 
 
 def report_hard_instances(console: Console, n_rounds: int) -> None:
-    workloads = hard_instances()
-    table = table_of("hard instance", "n", "key")
-    times = spreads(key, workloads, min(n_rounds, 5))
+    workloads = list_hard_instances()
+    table = make_table(["hard instance"], ("n", "key"), **TITLE)
+    times = measure(compute_key, workloads, min(n_rounds, 5))
     for workload, spread in zip(workloads, times, strict=True):
         table.add_row(workload.name, str(workload.n_vertices), str(spread))
     console.print(table)
@@ -338,8 +332,8 @@ def report_hard_instances(console: Console, n_rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=21, help="rounds (default: 21)")
-    parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "figures",
+    parser.add_argument("--rounds", type=int, default=21, help="samples (default: 21)")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "figures",
                         help="folder of the figures")  # fmt: skip
     options = parser.parse_args()
     console = Console()
@@ -347,7 +341,9 @@ def main() -> None:
     growth = report_growth(console, options.rounds)
     report_hard_instances(console, options.rounds)
     options.out.mkdir(parents=True, exist_ok=True)
-    draw_bars(options.out / "canonicalization-tccg.png", [w.name for w in tccg()], bars)
+    draw_bars(
+        options.out / "canonicalization-tccg.png", [w.name for w in list_tccg()], bars
+    )
     draw_growth(options.out / "canonicalization-growth.png", growth)
     console.print(f"figures: {options.out}/canonicalization-*.png")
 

@@ -1,28 +1,26 @@
-"""What calls without a kernel of their own take, against numpy.
+"""Compare calls without a compiled kernel with numpy.
 
-``python benchmarks/contraction.py`` prints two tables: the rate of products of square
-matrices by :mod:`feinsum.contraction` and by numpy's BLAS, on one core; and the time of
-whole calls whose like was made before, with a new size, and with new subscripts, as the
-median of many. ``OPENBLAS_CORETYPE`` chooses numpy's vectors.
+``python benchmarks/contraction.py`` prints two tables: the rate of square matrix
+products by :mod:`feinsum.contraction` and by numpy's BLAS, on one core; and median
+times of whole calls that are repeated, have new sizes, or new subscripts.
+``OPENBLAS_CORETYPE`` selects numpy's vectors.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 os.environ |= dict.fromkeys(("FEINSUM_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 
 import feinsum
+from benchmarks.timing import time_call
 from feinsum.contraction import IS_BUILT, VECTOR_BYTES, contract_pair
 from feinsum.contraction.pairwise import encode_indices
 from feinsum.targets.processor import describe_host_processor
@@ -47,55 +45,51 @@ def main() -> None:
     print("\nGFLOP/s of products of matrices     kernel    BLAS")
     for dtype in ("f8", "f4"):
         for n in SIZES:
-            kernel, blas = rates(n, dtype)
+            kernel, blas = measure_rates(n, dtype)
             print(f"{dtype} {n:>6}                        {kernel:8.1f} {blas:8.1f}")
-    print("\nus of calls                        feinsum   numpy, best of both ways")
+    print("\nus of calls                        feinsum   numpy, faster variant")
     for subscripts, shapes in REPEATED.items():
-        print_row(subscripts, [(subscripts, *map(np.ones, shapes))], fastest)
-    print_row("new sizes", new_sizes(), seconds)
-    print_row("new subscripts", new_subscripts(), seconds)
+        print_row(subscripts, [(subscripts, *map(np.ones, shapes))], time_least)
+    print_row("new sizes", list_new_sizes(), time_call)
+    print_row("new subscripts", list_new_subscripts(), time_call)
 
 
 def print_row(
     name: str, calls: list[tuple[Any, ...]], measure: Callable[..., float]
 ) -> None:
-    """The median over calls; numpy's plain way where it is the faster one."""
-    ours = median(measure(feinsum.einsum, *call) for call in calls)
-    ways = (partial(np.einsum, optimize=True), np.einsum)
-    # without a path, many operands take for ever
-    usable = ways if len(calls[0]) < 4 else ways[:1]
-    theirs = min(median(measure(way, *call) for call in calls) for way in usable)
-    print(f"{name:32} {ours * 1e6:9.1f} {theirs * 1e6:7.1f}")
+    """Print the median over calls; numpy's is that of its faster variant."""
+    ours_s = median(measure(feinsum.einsum, *call) for call in calls)
+    variants = (partial(np.einsum, optimize=True), np.einsum)
+    # without a path, many operands take too long
+    usable = variants if len(calls[0]) < 4 else variants[:1]
+    numpy_s = min(
+        median(measure(variant, *call) for call in calls) for variant in usable
+    )
+    print(f"{name:32} {ours_s * 1e6:9.1f} {numpy_s * 1e6:7.1f}")
 
 
-def rates(n: int, dtype: str) -> tuple[float, float]:
+def measure_rates(n: int, dtype: str) -> tuple[float, float]:
     a, b = np.ones((n, n), dtype), np.ones((n, n), dtype)
     out, indices = np.empty_like(a), encode_indices("ij", "jk", "ik")
-    kernel_s = fastest(lambda: contract_pair(indices, a, b, out))
-    return 2e-9 * n**3 / kernel_s, 2e-9 * n**3 / fastest(lambda: np.matmul(a, b))
+    kernel_s = time_least(lambda: contract_pair(indices, a, b, out))
+    return 2e-9 * n**3 / kernel_s, 2e-9 * n**3 / time_least(lambda: np.matmul(a, b))
 
 
-def fastest(call: Callable[..., object], *arguments: object) -> float:
-    """The shortest of runs that take a fifth of a second in all."""
+def time_least(call: Callable[..., object], *arguments: object) -> float:
+    """Return the least time of runs within a fifth of a second."""
     call(*arguments)
     best, end = float("inf"), perf_counter() + 0.2
     while perf_counter() < end:
-        best = min(best, seconds(call, *arguments))
+        best = min(best, time_call(call, *arguments))
     return best
 
 
-def seconds(call: Callable[..., object], *arguments: object) -> float:
-    start = perf_counter()
-    call(*arguments)
-    return perf_counter() - start
-
-
-def new_sizes() -> list[tuple[Any, ...]]:
+def list_new_sizes() -> list[tuple[Any, ...]]:
     weights = np.ones((32, 64))
     return [("bi,oi->bo", np.ones((n, 64)), weights) for n in range(1, 301)]
 
 
-def new_subscripts() -> list[tuple[Any, ...]]:
+def list_new_subscripts() -> list[tuple[Any, ...]]:
     rng = np.random.default_rng(0)
     calls: list[tuple[Any, ...]] = []
     for _ in range(300):

@@ -1,12 +1,11 @@
-"""The main job on three real kernels: predict, tune, retrieve, check.
+"""Run the main use case on three real kernels: predict, tune, retrieve, check.
 
-Run by ``make demo``. Two operators of a discontinuous Galerkin code on a
-perturbed tetrahedral mesh, order 3, and a contraction of the TCCG suite, all
-with operands that are functions. They run on the host.
+Run by ``make demo``. Two operators of a discontinuous Galerkin code on a perturbed
+tetrahedral mesh, order 3, and a contraction of the TCCG suite, all with functions as
+operands. They run on the host.
 
-What is retrieved is compared with ``numpy.einsum(optimize=True)``, and with the
-untransformed kernel, compiled with the same flags, its outermost loop on the same
-threads.
+Retrieved kernels are compared with ``numpy.einsum(optimize=True)``, and with the
+untransformed kernel, compiled with the same flags, and its outermost loop parallel.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -25,9 +23,10 @@ import modepy
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 
 import feinsum
+from benchmarks.processes import ROOT
+from benchmarks.tables import make_table
 from feinsum.measure import (
     compile_kernel,
     compute_largest_error,
@@ -37,8 +36,7 @@ from feinsum.measure import (
 from feinsum.retrieval import Retrieval, look_up
 from feinsum.suites import read_suite_documents
 
-HERE = Path(__file__).parent
-DATABASE = HERE.parent / ".cache" / "demo" / "facts.sqlite"
+DATABASE = ROOT / ".cache" / "demo" / "facts.sqlite"
 N_TRIALS = 10
 CUBES_PER_SIDE = 26
 BLOCK = 8
@@ -49,28 +47,28 @@ console = Console()
 
 @dataclass(frozen=True)
 class Example:
-    """A user's kernel, its data, and the same in numpy."""
+    """A user's kernel, its arguments, and the same computation in numpy."""
 
     name: str
     kernel: lp.TranslationUnit
     arguments: Arrays
     output: str
-    in_numpy: Callable[[Arrays], np.ndarray]
+    by_numpy: Callable[[Arrays], np.ndarray]
     outermost: str
     sizes: dict[str, int]
 
     @property
     def on_threads(self) -> lp.TranslationUnit:
-        """The kernel with blocks of its outermost loop on several threads."""
+        """Return the kernel with a parallel outermost loop."""
         return lp.split_iname(self.kernel, self.outermost, BLOCK, outer_tag="g.0")
 
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the final table; times in seconds."""
+    """A row of the final table, with times in seconds."""
 
     example: Example
-    found: Retrieval
+    retrieval: Retrieval
     untransformed_s: float
     retrieved_s: float
     numpy_s: float
@@ -78,16 +76,16 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """The time of the faster rival over that of what was retrieved."""
+        """Return the time of the faster rival over that of the retrieved kernel."""
         return min(self.untransformed_s, self.numpy_s) / self.retrieved_s
 
     @property
     def is_good(self) -> bool:
-        return bool(self.found.applied) and self.error < 1e-10 and self.ratio > 1
+        return bool(self.retrieval.applied) and self.error < 1e-10 and self.ratio > 1
 
 
-def inverse_jacobians(n: int, rng: np.random.Generator) -> np.ndarray:
-    """``dr/dx`` of the 6*n**3 tetrahedra of a cube, its vertices perturbed.
+def compute_inverse_jacobians(n: int, rng: np.random.Generator) -> np.ndarray:
+    """Compute ``dr/dx`` of the 6*n**3 tetrahedra of a cube with perturbed vertices.
 
     Returns:
         Shape ``(3, 3, n_elements)``: ambient axis, reference axis, element.
@@ -108,50 +106,55 @@ def inverse_jacobians(n: int, rng: np.random.Generator) -> np.ndarray:
     return np.ascontiguousarray(np.concatenate(inverses).transpose(2, 1, 0))
 
 
-def derivative_matrices(order: int) -> np.ndarray:
-    """Nodal derivative matrices on the reference tetrahedron, ``(3, 20, 20)``."""
-    shape = modepy.Simplex(3)
-    basis = modepy.basis_for_space(modepy.space_for_shape(shape, order), shape)
+def compute_derivative_matrices(order: int) -> np.ndarray:
+    """Compute nodal derivative matrices on the reference tetrahedron, ``(3, 20,
+    20)``.
+    """
+    get_shape = modepy.Simplex(3)
+    basis = modepy.basis_for_space(modepy.space_for_shape(get_shape, order), get_shape)
     nodes = modepy.warp_and_blend_nodes(3, order)
     return np.stack(modepy.diff_matrices(basis, nodes))
 
 
-def dg_examples(rng: np.random.Generator) -> list[Example]:
-    """Local divergence and gradient of an averaged flux."""
-    geometry, matrices = inverse_jacobians(CUBES_PER_SIDE, rng), derivative_matrices(3)
+def make_dg_examples(rng: np.random.Generator) -> list[Example]:
+    """Make local divergence and gradient of an averaged flux."""
+    geometry, matrices = (
+        compute_inverse_jacobians(CUBES_PER_SIDE, rng),
+        compute_derivative_matrices(3),
+    )
     n_elements, n_dofs = geometry.shape[2], matrices.shape[1]
     shared = {"J": geometry, "D": matrices, "Nel": n_elements}
 
-    def field(*components: int) -> Arrays:
-        shape = (*components, n_elements, n_dofs)
-        return {name: rng.normal(size=shape) for name in ("u_minus", "u_plus")}
+    def draw_fields(*components: int) -> Arrays:
+        get_shape = (*components, n_elements, n_dofs)
+        return {name: rng.normal(size=get_shape) for name in ("u_minus", "u_plus")}
 
     return [
         Example(
             "divergence",
-            dg_kernel("div[e,i]", "x,r,j", "x,e,j", "3,Nel,20", "Nel,20"),
-            {**shared, **field(3)},
+            make_dg_kernel("div[e,i]", "x,r,j", "x,e,j", "3,Nel,20", "Nel,20"),
+            {**shared, **draw_fields(3)},
             "div",
-            lambda a: dg_in_numpy("xre,rij,xej->ei", a),
+            lambda a: compute_dg_by_numpy("xre,rij,xej->ei", a),
             "e",
             {"Nel": n_elements},
         ),
         Example(
             "gradient",
-            dg_kernel("grad[x,e,i]", "r,j", "e,j", "Nel,20", "3,Nel,20"),
-            {**shared, **field()},
+            make_dg_kernel("grad[x,e,i]", "r,j", "e,j", "Nel,20", "3,Nel,20"),
+            {**shared, **draw_fields()},
             "grad",
-            lambda a: dg_in_numpy("xre,rij,ej->xei", a),
+            lambda a: compute_dg_by_numpy("xre,rij,ej->xei", a),
             "e",
             {"Nel": n_elements},
         ),
     ]
 
 
-def dg_kernel(
+def make_dg_kernel(
     assignee: str, summed: str, u_indices: str, u_shape: str, out_shape: str
 ) -> lp.TranslationUnit:
-    """An operator as a user writes it, on the average of two fields."""
+    """Make an operator as users write it, on the average of two fields."""
     output = assignee.partition("[")[0]
     return lp.make_kernel(
         "[Nel] -> {[x,r,e,i,j]: 0<=x,r<3 and 0<=e<Nel and 0<=i,j<20}",
@@ -170,34 +173,35 @@ def dg_kernel(
     )
 
 
-def dg_in_numpy(subscripts: str, arrays: Arrays) -> np.ndarray:
+def compute_dg_by_numpy(subscripts: str, arrays: Arrays) -> np.ndarray:
     average = 0.5 * (arrays["u_minus"] + arrays["u_plus"])
     return np.einsum(subscripts, arrays["J"], arrays["D"], average, optimize=True)
 
 
-def contraction_example(name: str, rng: np.random.Generator) -> Example:
-    """An entry of the TCCG suite with the operands ``alpha*A + b``."""
+def make_contraction_example(name: str, rng: np.random.Generator) -> Example:
+    """Make an entry of the TCCG suite with the operands ``alpha*A + b``."""
     entry = next(e for e in read_suite_documents("tccg") if e["name"] == name)
     subscripts, sizes = entry["subscripts"], entry["sizes"]
     terms, output = subscripts.split("->")
     first, second = terms.split(",")
     summed = [i for i in sizes if i not in output]
 
-    def shape(term: str) -> tuple[int, ...]:
+    def get_shape(term: str) -> tuple[int, ...]:
         return tuple(sizes[i] for i in term)
 
-    def subscript(term: str) -> str:
+    def join_indices(term: str) -> str:
         return ",".join(term)
 
     domain = " and ".join(f"0<={i}<{n}" for i, n in sizes.items())
     kernel = lp.make_kernel(
         f"{{[{','.join(sizes)}]: {domain}}}",
-        f"C[{subscript(output)}] = sum([{','.join(summed)}], "
-        f"(alpha*A[{subscript(first)}] + beta)*(gamma*B[{subscript(second)}] + delta))",
+        f"C[{join_indices(output)}] = sum([{','.join(summed)}], "
+        f"(alpha*A[{join_indices(first)}] + beta)"
+        f"*(gamma*B[{join_indices(second)}] + delta))",
         [
-            lp.GlobalArg("A", np.float64, shape=shape(first)),
-            lp.GlobalArg("B", np.float64, shape=shape(second)),
-            lp.GlobalArg("C", np.float64, shape=shape(output)),
+            lp.GlobalArg("A", np.float64, shape=get_shape(first)),
+            lp.GlobalArg("B", np.float64, shape=get_shape(second)),
+            lp.GlobalArg("C", np.float64, shape=get_shape(output)),
             lp.ValueArg("alpha,beta,gamma,delta", np.float64),
         ],
         name="contraction",
@@ -205,8 +209,8 @@ def contraction_example(name: str, rng: np.random.Generator) -> Example:
         target=lp.ExecutableCTarget(),
     )
     arguments = {
-        "A": rng.normal(size=shape(first)),
-        "B": rng.normal(size=shape(second)),
+        "A": rng.normal(size=get_shape(first)),
+        "B": rng.normal(size=get_shape(second)),
         "alpha": 1.5,
         "beta": 0.25,
         "gamma": -0.5,
@@ -229,7 +233,7 @@ def contraction_example(name: str, rng: np.random.Generator) -> Example:
 
 
 def show_prediction(example: Example) -> None:
-    """Retrieve from an empty database: the recipe that is predicted."""
+    """Print the recipes that are predicted with an empty database."""
     retrieval = look_up(example.kernel, device=DEVICE, database=DATABASE)
     for nest in retrieval.nests:
         recipe = nest.applied or "no recipe"
@@ -238,7 +242,7 @@ def show_prediction(example: Example) -> None:
 
 
 def tune(example: Example) -> None:
-    """Search a few configurations, with a progress bar, and record the best."""
+    """Tune with few trials and a progress bar, and record the best."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     with Progress(*columns, TextColumn("{task.fields[best]}"), console=console) as bar:
         task = bar.add_task(f"tuning {example.name}", total=N_TRIALS, best="")
@@ -264,14 +268,14 @@ def tune(example: Example) -> None:
 
 
 def measure(example: Example) -> Result:
-    """Retrieve, run, compare with numpy, and time all three in one run."""
+    """Retrieve, run, check against numpy, and time all three."""
     retrieval = look_up(example.kernel, device=DEVICE, database=DATABASE)
     opened = open_device(DEVICE)
     kernels = [
         compile_kernel(t_unit, opened).bind(example.arguments)
         for t_unit in (example.on_threads, retrieval.t_unit)
     ]
-    expected = example.in_numpy(example.arguments)
+    expected = example.by_numpy(example.arguments)
     errors = []
     for kernel in kernels:
         kernel.poison()
@@ -281,7 +285,7 @@ def measure(example: Example) -> Result:
     numpy_s = []
     for _ in range(3):
         start = time.perf_counter()
-        example.in_numpy(example.arguments)
+        example.by_numpy(example.arguments)
         numpy_s.append(time.perf_counter() - start)
     return Result(
         example,
@@ -295,16 +299,14 @@ def measure(example: Example) -> Result:
 
 def show_results(results: list[Result]) -> None:
     device = open_device(DEVICE).device
-    table = Table(title=f"{device}: {device.processor}", box=None)
-    for heading in ("kernel", "canonical", "match"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("found ms", "plain ms", "numpy ms", "ratio", "error"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    heads = ("retrieved ms", "plain ms", "numpy ms", "ratio", "error")
+    title = f"{device}: {device.processor}"
+    table = make_table(("kernel", "canonical", "match"), heads, title=title, box=None)
     for r in results:
         table.add_row(
             r.example.name,
-            r.found.nests[0].nest.form.einsum.subscripts,
-            str(r.found.nests[0].match.level),
+            r.retrieval.nests[0].nest.form.einsum.subscripts,
+            str(r.retrieval.nests[0].match.level),
             f"{r.retrieved_s * 1e3:.2f}",
             f"{r.untransformed_s * 1e3:.1f}",
             f"{r.numpy_s * 1e3:.1f}",
@@ -313,21 +315,21 @@ def show_results(results: list[Result]) -> None:
         )
     console.print(table)
     console.print(
-        "found: the retrieved kernel; plain: the untransformed one on the same "
-        "threads; ratio: the faster of plain and numpy over found"
+        "plain: the untransformed kernel on the same threads; "
+        "ratio: the faster of plain and numpy over retrieved"
     )
     console.print(f"The database is {DATABASE}", soft_wrap=True, highlight=False)
 
 
 def main() -> None:
-    """Do the main job; exit code 1 if a kernel is not found, wrong or no faster."""
+    """Run the demo; exit code 1 if a kernel is not retrieved, wrong or not faster."""
     logging.basicConfig(level=logging.ERROR)
     start = time.perf_counter()
     rng = np.random.default_rng(0)
     DATABASE.parent.mkdir(parents=True, exist_ok=True)
     for old in DATABASE.parent.glob("facts.sqlite*"):
         old.unlink()
-    examples = [*dg_examples(rng), contraction_example("abc-bda-dc", rng)]
+    examples = [*make_dg_examples(rng), make_contraction_example("abc-bda-dc", rng)]
     console.rule("retrieve from an empty database")
     for example in examples:
         show_prediction(example)
@@ -339,7 +341,7 @@ def main() -> None:
     show_results(results)
     console.print(f"in all {time.perf_counter() - start:.0f} s")
     if bad := [result.example.name for result in results if not result.is_good]:
-        raise SystemExit(f"not retrieved, wrong, or no faster: {', '.join(bad)}")
+        raise SystemExit(f"not retrieved, wrong, or not faster: {', '.join(bad)}")
 
 
 if __name__ == "__main__":

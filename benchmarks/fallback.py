@@ -1,48 +1,44 @@
-"""The family for every einsum, ``generic``, against the untransformed kernel.
+"""Compare the family ``generic``, which fits every einsum, with the untransformed
+kernel.
 
 ``python benchmarks/fallback.py`` takes the einsums of ``tests/transforms`` at sizes of
-some tens of megabytes, verifies the first configuration of ``generic`` for each, and
-times it in turns with the untransformed kernel; where that takes seconds, it runs once.
-A row says how many times as fast the family is, and in which interval, as
-:attr:`feinsum.records.Measurement.speedup_interval` has it.
+some tens of megabytes, verifies the first configuration of ``generic``, and times it
+and the untransformed kernel in interleaved rounds; a kernel that takes seconds runs
+once. A row has the speed-up and its interval, see
+:attr:`feinsum.records.Measurement.speedup_interval`.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-import sys
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
 
 from rich import box
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from feinsum.ir import BatchedEinsum  # noqa: E402
-from feinsum.records import Measurement  # noqa: E402
-from feinsum.transforms import find_transform, list_configurations  # noqa: E402
-from feinsum.tuning import make_problem  # noqa: E402
-from feinsum.tuning.bench import Bench  # noqa: E402
-from tests.transforms.support import EINSUMS  # noqa: E402
+from feinsum.ir import BatchedEinsum
+from feinsum.records import Measurement
+from feinsum.transforms import find_transform, list_configurations
+from feinsum.tuning import make_problem
+from feinsum.tuning.bench import Bench
+from tests.transforms.support import EINSUMS
 
 STDERR = Console(stderr=True)
 
 
-def measured(einsum: BatchedEinsum, device: str | None) -> Measurement:
-    """Times of both, of kernels that were verified."""
+def measure(einsum: BatchedEinsum, device: str | None) -> Measurement:
+    """Verify and time both kernels."""
     problem = make_problem(einsum, device=device)
     spec = next(list_configurations(find_transform("generic", 3), problem.einsum))
     return Bench(problem).trial(spec, None).measurement
 
 
-def table_of(results: Mapping[str, Measurement]) -> Table:
-    """A row for each einsum, the slowest first."""
+def make_table(results: Mapping[str, Measurement]) -> Table:
+    """Tabulate the einsums, the slowest first."""
     table = Table("einsum", "ms", "times as fast", "interval", box=box.MARKDOWN)
     for name, result in sorted(results.items(), key=lambda item: item[1].speedup):
         low, high = result.speedup_interval
@@ -58,12 +54,12 @@ def main() -> None:
     parser.add_argument("--device", help="part of a device's name")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    wanted = {n: e for n, e in EINSUMS.items() if re.search(options.only, n)}
+    einsums = {n: e for n, e in EINSUMS.items() if re.search(options.only, n)}
     results = {
-        name: measured(einsum, options.device)
-        for name, einsum in track(wanted.items(), "einsums", console=STDERR)
+        name: measure(einsum, options.device)
+        for name, einsum in track(einsums.items(), "einsums", console=STDERR)
     }
-    Console(width=88).print(table_of(results))
+    Console(width=88).print(make_table(results))
     slower = [name for name, r in results.items() if r.speedup_interval[1] < 1]
     print(f"slower than the untransformed kernel: {', '.join(slower) or 'none'}")
 

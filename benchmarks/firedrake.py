@@ -1,12 +1,11 @@
-"""Kernels of one cell, in the words of Firedrake's form compiler: as PyOP2 compiles
-them, and what retrieval makes of them.
+"""Compare finite-element kernels as compiled by PyOP2 with retrieved ones.
 
 The kernels have the loops, private values and tables of real ones for mass matrices,
-Laplacians and the action of Helmholtz operators. Each is compiled together with a loop
-over cells that gathers through a map, and scatters where the result is a vector, by
-``-O3 -march=native -ffast-math`` for one thread. Both are called in turns, and their
-results compared. Prints a table, and the geometric mean of the ratios for orders from 2
-on.
+Laplacians and actions of Helmholtz operators. Each is compiled with a loop over cells
+that gathers through a map, and scatters if the result is a vector, by ``-O3
+-march=native -ffast-math`` for one thread. Both versions are timed in interleaved
+rounds, and their results compared. Prints a table, and the geometric mean of the ratios
+for orders above 1.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ import loopy as lp
 import numpy as np
 from loopy.schedule.tools import get_kernel_arg_info
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from benchmarks.experiments.machine import processor
+from benchmarks.experiments.machine import describe_processor
+from benchmarks.timing import time_in_turns
 from feinsum.retrieval import Retrieval, look_up
 from feinsum.retrieval.generating import generate_code
 from feinsum.targets.host.compiler import find_compiler
@@ -40,9 +38,9 @@ from tests.raising.cells import CELLS, FORMS, Cell
 from tests.raising.wrappers import wrapped
 
 FLAGS = ("-std=gnu11", "-O3", "-march=native", "-ffast-math", "-fPIC", "-shared")
-"""With which PyOP2 compiles, and what a library needs."""
+"""Flags of PyOP2, and those of a library."""
 N_BLOCKS = 64
-"""Matrices that are kept; PyOP2 hands each to PETSc, which is not timed here."""
+"""Number of matrices in memory; PyOP2 passes each to PETSc, which is not timed here."""
 TOLERANCE = 1e-10
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -71,7 +69,7 @@ class Case:
     def is_matrix(self) -> bool:
         return self.form != "Helmholtz action"
 
-    def unit(self) -> lp.TranslationUnit:
+    def make_unit(self) -> lp.TranslationUnit:
         return FORMS[self.form](self.shape, self.order)
 
 
@@ -82,22 +80,22 @@ def main() -> None:
     parser.add_argument("--orders", type=int, nargs="+", default=[1, 2, 3, 4])
     parser.add_argument("--only", default="", help="a regular expression of cases")
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # kernels that come back unchanged
+    warnings.simplefilter("ignore")  # of kernels that stay unchanged
     cases = [
         Case(form, cell, order)
         for form in FORMS
         for cell in CELLS
         for order in options.orders
     ]
-    print(
-        f"{processor()}, one thread, {find_compiler().version}, {options.cells} cells"
-    )
-    print("| form | cell | order | functions | as PyOP2 us | found us | ratio | how |")
+    compiler = find_compiler().version
+    print(f"{describe_processor()}, one thread, {compiler}, {options.cells} cells")
+    heads = "form", "cell", "order", "functions", "as PyOP2 us", "retrieved us"
+    print(f"| {' | '.join(heads)} | ratio | change |")
     print("|---|---|---|---|---|---|---|---|")
     ratios = {}
     for case in cases:
         if re.search(options.only, str(case)):
-            ratios[case] = compared(case, options.cells, options.rounds)
+            ratios[case] = compare(case, options.cells, options.rounds)
     high = [ratio for case, ratio in ratios.items() if case.order >= 2]
     if high:
         print(f"geometric mean of the orders from 2 on: {geometric_mean(high):.2f}")
@@ -106,42 +104,40 @@ def main() -> None:
         print(f"least ratio: {ratios[slowest]:.2f} ({slowest})")
 
 
-def compared(case: Case, n_cells: int, rounds: int) -> float:
-    """Print the row of a case; how many times as fast the retrieved kernel is."""
-    unit, whole = case.unit(), wrapped(case.form, case.cell, case.order)
+def compare(case: Case, n_cells: int, rounds: int) -> float:
+    """Time both versions of a case, print its row, and return the ratio."""
+    unit, whole = case.make_unit(), wrapped(case.form, case.cell, case.order)
     retrieval = look_up(whole, device="host")
-    operands = mesh(case, n_cells)
+    operands = draw_mesh(case, n_cells)
     names = [arg.name for arg in unit.default_entrypoint.args]
-    before = f"{generate_code(unit)}\n{wrapper(case, names)}"
+    before = f"{generate_code(unit)}\n{write_wrapper(case, names)}"
     with tempfile.TemporaryDirectory() as folder:
-        calls = {"before": compiled(before, list(operands), Path(folder, "before"))}
+        calls = {"before": compile_call(before, list(operands), Path(folder, "before"))}
         if retrieval.is_changed:
             order = get_kernel_arg_info(retrieval.t_unit.default_entrypoint)
             after = generate_code(retrieval.t_unit)
             passed = [n for n in order.passed_arg_names if n not in ("start", "end")]
-            calls["after"] = compiled(
+            calls["after"] = compile_call(
                 after, passed, Path(folder, "after"), has_bounds_first=False
             )
         else:
             calls["after"] = calls["before"]
         results = {name: call(operands)[1] for name, call in calls.items()}
         check(case, results["before"], results["after"])
-        seconds: dict[str, list[float]] = {name: [] for name in calls}
-        for _ in range(rounds):
-            for name, call in calls.items():
-                seconds[name].append(call(operands)[0])
+        seconds = time_in_turns(
+            {name: lambda call=call: call(operands)[0] for name, call in calls.items()},
+            rounds,
+        )
     before_us, after_us = (median(seconds[n]) / n_cells * 1e6 for n in calls)
     ratio = before_us / after_us if retrieval.is_changed else 1.0
-    print(
-        f"| {case.form} | {case.cell} | {case.order} | {case.n_basis} | "
-        f"{before_us:.3g} | {after_us:.3g} | {ratio:.2f} | {changed(retrieval)} |",
-        flush=True,
-    )
+    times = f"{before_us:.3g} | {after_us:.3g} | {ratio:.2f}"
+    head = f"{case.form} | {case.cell} | {case.order} | {case.n_basis}"
+    print(f"| {head} | {times} | {describe_change(retrieval)} |", flush=True)
     return ratio
 
 
-def changed(retrieval: Retrieval) -> str:
-    """Batches of cells, or how many nests have a recipe."""
+def describe_change(retrieval: Retrieval) -> str:
+    """Describe the change: batches of cells, or the number of nests with a recipe."""
     if retrieval.batch > 1:
         return f"batches of {retrieval.batch}"
     if not retrieval.applied:
@@ -149,8 +145,8 @@ def changed(retrieval: Retrieval) -> str:
     return f"recipes, {len(retrieval.applied)} of {len(retrieval.nests)} nests"
 
 
-def mesh(case: Case, n_cells: int) -> Arrays:
-    """A map from cells to vertices and one to functions, and values on these."""
+def draw_mesh(case: Case, n_cells: int) -> Arrays:
+    """Draw maps from cells to vertices and functions, and values on these."""
     rng = np.random.default_rng(0)
     n = case.shape.dimension
     n_vertices, n_functions = n_cells + 10, n_cells * 4
@@ -167,14 +163,14 @@ def mesh(case: Case, n_cells: int) -> Arrays:
     }
 
 
-def compiled(
+def compile_call(
     code: str, names: list[str], folder: Path, *, has_bounds_first: bool = True
 ) -> Callable[[Arrays], tuple[float, np.ndarray[Any, Any]]]:
-    """A call that takes seconds, and gives the result.
+    """Compile a call that returns its seconds and the result.
 
     Args:
-        names: of the arrays in the order of the arguments, before or behind which the
-            first cell and the one past the last are passed.
+        names: names of the arrays in the order of the arguments.
+        has_bounds_first: whether the range of cells is passed before the arrays.
     """
     folder.mkdir()
     source, library = folder / "kernel.c", folder / "kernel.so"
@@ -183,10 +179,10 @@ def compiled(
     subprocess.run(command, check=True, env=os.environ)
     function = ctypes.CDLL(str(library)).wrap_cell_integral
 
-    def call(given: Arrays) -> tuple[float, np.ndarray[Any, Any]]:
-        arrays = {**given, "out": given["out"].copy()}
+    def call(operands: Arrays) -> tuple[float, np.ndarray[Any, Any]]:
+        arrays = {**operands, "out": operands["out"].copy()}
         pointers = [ctypes.c_void_p(arrays[name].ctypes.data) for name in names]
-        bounds = [ctypes.c_int(0), ctypes.c_int(len(given["vertices"]))]
+        bounds = [ctypes.c_int(0), ctypes.c_int(len(operands["vertices"]))]
         passed = [*bounds, *pointers] if has_bounds_first else [*pointers, *bounds]
         start = perf_counter()
         function(*passed)
@@ -195,8 +191,8 @@ def compiled(
     return call
 
 
-def wrapper(case: Case, names: list[str]) -> str:
-    """The loop over cells around a kernel, as PyOP2 writes it."""
+def write_wrapper(case: Case, names: list[str]) -> str:
+    """Write the loop over cells around a kernel, as PyOP2 does."""
     n, nb, nv = case.shape.dimension, case.n_basis, case.shape.n_vertices
     size = nb**2 if case.is_matrix else nb
     scatter = (

@@ -1,28 +1,29 @@
-"""Whether a retrieved kernel is slower than the one that was given.
+"""Check that retrieved kernels are not slower than the given ones.
 
-``python benchmarks/never_slower.py`` retrieves kernels of finite elements and random
-products of arrays, each at three sizes and in a fresh cache, and times both kernels in
-turns: as their user runs them, by the executors of their targets, and as
+``python benchmarks/never_slower.py`` retrieves finite-element kernels and random
+products of arrays, each at three sizes and with an empty cache, and times both versions
+in interleaved rounds: by the executors of their targets, as users run them, and as
 ``feinsum.timeit`` builds them. No retrieved kernel may take more than 5 % longer. The
-exit status is 1 if one certainly does.
+exit status is 1 if one significantly does.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 
 import numpy as np
 
+from benchmarks.timing import time_call
+
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
 
 SIZES = 1_000, 20_000, 200_000
 SLOWER = 1.05
@@ -37,20 +38,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.simplefilter("ignore")
     os.environ["FEINSUM_VERIFY"] = "on"
     n_slower = 0
-    for name, make in kernels(options.kernels, options.seed):
+    for name, make in list_kernels(options.kernels, options.seed):
         for size in options.sizes:
             n_slower += report(name, size, make(size))
     raise SystemExit(f"{n_slower} retrieved kernels are slower" if n_slower else 0)
 
 
-def kernels(n: int, seed: int) -> Iterator[tuple[str, Callable[[int], object]]]:
-    """Names, and functions that make a kernel with so many cells."""
+def list_kernels(n: int, seed: int) -> Iterator[tuple[str, Callable[[int], object]]]:
+    """Yield names, and functions that make a kernel with a number of cells."""
     for name, (statement, shapes) in FORMS.items():
-        yield name, lambda n, s=statement, a=shapes: made(s, a, n)
+        yield name, lambda n, s=statement, a=shapes: make_kernel(s, a, n)
     rng = Random(seed)
     for k in range(n):
-        statement, shapes = drawn(rng)
-        yield f"random {k}", lambda n, s=statement, a=shapes: made(s, a, n)
+        statement, shapes = draw_statement(rng)
+        yield f"random {k}", lambda n, s=statement, a=shapes: make_kernel(s, a, n)
 
 
 FORMS = {
@@ -71,11 +72,11 @@ FORMS = {
         {"vol": "e", "G": "eai", "A": "eij", "": "i3j3a3"},
     ),
 }
-"""Statements, the indices of each array, and the extents of the short ones."""
+"""Statements, the indices of each array, and the extents of short indices."""
 
 
-def drawn(rng: Random) -> tuple[str, dict[str, str]]:
-    """A product of two to four arrays, summed over one or two short indices."""
+def draw_statement(rng: Random) -> tuple[str, dict[str, str]]:
+    """Draw a product of two to four arrays, summed over one or two short indices."""
     outer, summed = "ei"[: rng.randint(1, 2)], "qj"[: rng.randint(1, 2)]
     indices = outer + summed
     shapes: dict[str, str] = {}
@@ -90,8 +91,8 @@ def drawn(rng: Random) -> tuple[str, dict[str, str]]:
     return statement, {**shapes, "y": outer, "": extents}
 
 
-def made(statement: str, shapes: dict[str, str], n: int):
-    """The kernel for Loopy's C executor."""
+def make_kernel(statement: str, shapes: dict[str, str], n: int):
+    """Make a kernel for Loopy's C executor."""
     import loopy as lp
 
     text = shapes[""]
@@ -114,7 +115,7 @@ def made(statement: str, shapes: dict[str, str], n: int):
 
 
 def report(name: str, size: int, kernel: object) -> bool:
-    """Print how many times as fast the retrieved kernel is; whether it is slower."""
+    """Print the speed-ups of the retrieved kernel; return whether it is slower."""
     from feinsum import retrieve
     from feinsum.memory import use_fresh_memory
     from feinsum.select import compute_time_ratio, sample_in_turns
@@ -127,42 +128,41 @@ def report(name: str, size: int, kernel: object) -> bool:
         if retrieved is kernel:
             print(f"{name:24} n={size:<8} as given  ({retrieval_s:.1f} s)", flush=True)
             return False
-        is_slower, words = False, []
-        for runs in (by_executors(kernel, retrieved), by_timeit(kernel, retrieved)):
+        is_slower, ratios = False, []
+        for runs in (
+            make_executor_runs(kernel, retrieved),
+            make_timeit_runs(kernel, retrieved),
+        ):
             first_s = [run() for run in runs]
             samples = sample_in_turns(runs, first_s, [(0, 1)], budget_s=1.0)
             ratio = compute_time_ratio(*samples)
             is_slower |= ratio.median < 1 / SLOWER and ratio.high < 1
-            words.append(f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})")
-    mark = "SLOWER" if is_slower else ""
-    times = ", ".join(words)
-    print(f"{name:24} n={size:<8} {times}  ({retrieval_s:.1f} s) {mark}", flush=True)
+            ratios.append(f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})")
+    verdict = "SLOWER" if is_slower else ""
+    times = ", ".join(ratios)
+    print(f"{name:24} n={size:<8} {times}  ({retrieval_s:.1f} s) {verdict}", flush=True)
     return is_slower
 
 
-def by_executors(*units: object) -> list[Callable[[], float]]:
-    """As the user runs them, with results to write into."""
+def make_executor_runs(*units: object) -> list[Callable[[], float]]:
+    """Return functions that time kernels by their executors, with outputs."""
     arguments = {
         arg.name: np.random.default_rng(0).uniform(0.5, 1.5, arg.shape)
         for arg in units[0].default_entrypoint.args
     }
 
-    def run_of(unit: object) -> Callable[[], float]:
+    def make_run(unit: object) -> Callable[[], float]:
         executor = unit.executor()
 
-        def run() -> float:
-            start = time.perf_counter()
-            executor(**arguments)
-            return time.perf_counter() - start
-
-        run()  # which compiles
+        run = partial(time_call, partial(executor, **arguments))
+        run()  # compiles
         return run
 
-    return [run_of(unit) for unit in units]
+    return [make_run(unit) for unit in units]
 
 
-def by_timeit(*units: object) -> list[Callable[[], float]]:
-    """As feinsum builds them."""
+def make_timeit_runs(*units: object) -> list[Callable[[], float]]:
+    """Return functions that time kernels as feinsum builds them."""
     from feinsum.measure.timing import bind_at
 
     first, *others = (bind_at(unit, {}) for unit in units)

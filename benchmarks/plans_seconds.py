@@ -1,8 +1,8 @@
-"""Seconds of plans where ranks have cores of their own, beside one process.
+"""Time plans on ranks with dedicated cores, and calls in one process.
 
-Two ranks of one thread each against one process with two threads, and the plan of one
-rank against the call of its leaf. More ranks than cores are refused: they wait by
-turning, and their seconds say nothing.
+Compares two ranks of one thread each with one process of two threads, and the plan of
+one rank with the call of its leaf. More ranks than cores are refused: waiting ranks
+would take time from others.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +21,8 @@ from typing import Any
 import numpy as np
 
 import feinsum
+from benchmarks.experiments.terms import count_cores
+from benchmarks.processes import run_command
 from feinsum.distributed import Plan
 from feinsum.ir import BatchedEinsum
 
@@ -33,7 +34,7 @@ ROUNDS = 7
 WARM_UP = 2
 
 
-def einsum_of(name: str) -> BatchedEinsum:
+def make_einsum(name: str) -> BatchedEinsum:
     subscripts, extents = KERNELS[name]
     terms = subscripts.split("->")[0].split(",")
     shapes = [tuple(extents[i] for i in term) for term in terms]
@@ -41,30 +42,30 @@ def einsum_of(name: str) -> BatchedEinsum:
     return feinsum.einsum(subscripts, *arrays)
 
 
-def seconds(work: Callable[[], Any], wait: Callable[[], Any]) -> list[float]:
-    """Of rounds after a warm-up; all ranks begin each of them together."""
-    seconds = []
+def time_rounds(work: Callable[[], Any], wait: Callable[[], Any]) -> list[float]:
+    """Time rounds after a warm-up, which all ranks start together."""
+    samples = []
     for _ in range(WARM_UP + ROUNDS):
         wait()
-        begun = time.perf_counter()
+        start = time.perf_counter()
         work()
         wait()
-        seconds.append(time.perf_counter() - begun)
-    return seconds[WARM_UP:]
+        samples.append(time.perf_counter() - start)
+    return samples[WARM_UP:]
 
 
-def by_call(name: str) -> list[float]:
-    """One process, with the threads that it has."""
+def time_calls(name: str) -> list[float]:
+    """Time calls in one process."""
     rng = np.random.default_rng(0)
-    einsum = einsum_of(name)
+    einsum = make_einsum(name)
     arrays = [rng.random(op.shape) for op in einsum.operands]
-    return seconds(
+    return time_rounds(
         lambda: feinsum.call_einsum(einsum.subscripts, *arrays), lambda: None
     )
 
 
-def by_plan(name: str, path: str) -> list[float]:
-    """All ranks of MPI together."""
+def time_plan(name: str, path: str) -> list[float]:
+    """Time a plan on all ranks of MPI."""
     from mpi4py import MPI
 
     comm, plan = MPI.COMM_WORLD, Plan.from_json(Path(path).read_bytes())
@@ -74,40 +75,36 @@ def by_plan(name: str, path: str) -> list[float]:
         box = plan.start_box(operand, comm.Get_rank())
         if box is not None:
             blocks[operand] = rng.random(list(map(len, box)))
-    return seconds(lambda: plan.run(blocks, comm), comm.Barrier)
+    return time_rounds(lambda: plan.run(blocks, comm), comm.Barrier)
 
 
-def started(n_ranks: int, n_threads: int, *arguments: str) -> float:
-    """The median of a run of this program in processes of its own."""
+def run_child(n_ranks: int, n_threads: int, *arguments: str) -> float:
+    """Return the median of a run of this program in child processes."""
     mpiexec = Path(sys.executable).with_name("mpiexec")
-    ahead = [str(mpiexec), "-n", str(n_ranks)] if n_ranks else []
-    completed = subprocess.run(
-        [*ahead, sys.executable, "-m", "benchmarks.plans_seconds", *arguments],
-        env=os.environ | {"FEINSUM_NUM_THREADS": str(n_threads)},
-        capture_output=True,
-        text=True,
-        check=False,
+    launcher = [str(mpiexec), "-n", str(n_ranks)] if n_ranks else []
+    output = run_command(
+        [*launcher, sys.executable, "-m", "benchmarks.plans_seconds", *arguments],
+        os.environ | {"FEINSUM_NUM_THREADS": str(n_threads)},
     )
-    if completed.returncode:
-        raise SystemExit(completed.stderr)
-    return median(json.loads(completed.stdout.splitlines()[-1]))
+    return median(json.loads(output.splitlines()[-1]))
 
 
 def compare(name: str, n_ranks: int) -> None:
-    einsum = einsum_of(name)
+    einsum = make_einsum(name)
     with tempfile.TemporaryDirectory() as folder:
-        times = {}
+        ranks_s = {}
         for n in (1, n_ranks):
             path = Path(folder) / f"{n}.json"
             path.write_text(feinsum.plan(einsum, processes=n).to_json())
-            times[n] = started(n, 1, "--as-rank", name, str(path))
-        alone = started(0, 1, "--as-call", name)
-        threads = started(0, n_ranks, "--as-call", name)
+            ranks_s[n] = run_child(n, 1, "--as-rank", name, str(path))
+        call_s = run_child(0, 1, "--as-call", name)
+        threads_s = run_child(0, n_ranks, "--as-call", name)
+    plan_s, one_rank_s = ranks_s[n_ranks], ranks_s[1]
     print(
-        f"{name}: {n_ranks} ranks {times[n_ranks] * 1e3:.1f} ms, {n_ranks} threads "
-        f"{threads * 1e3:.1f} ms, ratio {threads / times[n_ranks]:.2f}; plan of one "
-        f"rank {times[1] * 1e3:.1f} ms, call {alone * 1e3:.1f} ms, ratio "
-        f"{alone / times[1]:.2f}"
+        f"{name}: {n_ranks} ranks {plan_s * 1e3:.1f} ms, {n_ranks} threads "
+        f"{threads_s * 1e3:.1f} ms, ratio {threads_s / plan_s:.2f}; plan of one rank "
+        f"{one_rank_s * 1e3:.1f} ms, call {call_s * 1e3:.1f} ms, ratio "
+        f"{call_s / one_rank_s:.2f}"
     )
 
 
@@ -117,23 +114,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="part of the name of a kernel")
     parser.add_argument("--as-rank", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--as-call", help=argparse.SUPPRESS)
-    chosen = parser.parse_args(arguments)
-    if chosen.as_rank is not None:
-        seconds = by_plan(*chosen.as_rank)
+    options = parser.parse_args(arguments)
+    if options.as_rank is not None:
+        samples = time_plan(*options.as_rank)
         from mpi4py import MPI
 
         if MPI.COMM_WORLD.Get_rank() == 0:
-            print(json.dumps(seconds))
+            print(json.dumps(samples))
         return
-    if chosen.as_call is not None:
-        print(json.dumps(by_call(chosen.as_call)))
+    if options.as_call is not None:
+        print(json.dumps(time_calls(options.as_call)))
         return
-    n_cores = len(os.sched_getaffinity(0))
-    if chosen.ranks > n_cores:
-        parser.error(f"{chosen.ranks} ranks on {n_cores} cores; seconds mean nothing")
+    n_cores = count_cores()
+    if options.ranks > n_cores:
+        parser.error(
+            f"{options.ranks} ranks on {n_cores} cores; times would be meaningless"
+        )
     for name in KERNELS:
-        if chosen.only in name:
-            compare(name, chosen.ranks)
+        if options.only in name:
+            compare(name, options.ranks)
 
 
 if __name__ == "__main__":

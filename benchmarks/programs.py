@@ -1,10 +1,10 @@
-"""Programs on one machine against what else people run, in one process.
+"""Compare programs on one machine with numpy, torch and JAX, in one process.
 
-Contenders take turns, each after a pause in which no thread of the process works, and
-all results are compared with the reference. Arrays are those of each contender before
-the time starts, and results stay what it makes of them. Seconds are the least of the
-rounds. Peaks of memory are of fresh processes, beyond what these held before a run: of
-all contenders alike, as the system sees them, without memory that is kept for reuse.
+Contenders take turns, each after a pause in which all threads are idle, and all results
+are compared with the reference. Arrays are converted before timing, and results are not
+converted. Times are minima over rounds. Peaks of memory are those of fresh processes,
+beyond their memory before a run: as the system reports them, without memory that
+allocators reuse.
 """
 
 from __future__ import annotations
@@ -13,14 +13,11 @@ import argparse
 import gc
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from math import exp, log
-from pathlib import Path
-from time import perf_counter
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -30,13 +27,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-import feinsum  # noqa: E402
-from benchmarks.experiments.contest import settle  # noqa: E402
-from benchmarks.experiments.machine import processor  # noqa: E402
-from feinsum.programs import (  # noqa: E402
+import feinsum
+from benchmarks.experiments.machine import describe_processor
+from benchmarks.processes import read_memory_bytes, reset_peak_memory, run_command
+from benchmarks.timing import time_call, wait_until_idle
+from feinsum.programs import (
     Program,
     attention,
     ccsd_doubles,
@@ -48,18 +43,18 @@ from feinsum.programs import (  # noqa: E402
 STDERR = Console(stderr=True)
 PAUSE_S = 0.2
 WARMUP = 40
-"""Runs in which ours builds kernels, and finds out which ways are faster."""
+"""Runs in which ours builds kernels, and selects the fastest."""
 Arrays = Mapping[str, Any]
 Contender = Callable[[Arrays], Any]
 
 
 @dataclass(frozen=True)
 class Task:
-    """A program, and the same by hand.
+    """A program, and the same written by hand.
 
     Attributes:
-        by_arrays: of a module like numpy, its einsum and the inputs; also for JAX.
-        by_torch: of the inputs as tensors.
+        by_arrays: takes a module like numpy, its einsum and the inputs; also for JAX.
+        by_torch: takes the inputs as tensors.
     """
 
     program: Program
@@ -67,8 +62,10 @@ class Task:
     by_torch: Contender
 
 
-def attention_task(scale: float, dtype: str) -> Task:
-    """Four examples of eight heads: 512 tokens, 64 entries a head."""
+def make_attention_task(scale: float, dtype: str) -> Task:
+    """Make attention of four examples with eight heads: 512 tokens, 64 features a
+    head.
+    """
     tokens = max(4, round(512 * scale))
     p = feinsum.program()
     Q, K, V = (p.input(name, (tokens, 32, 64), dtype) for name in "QKV")
@@ -90,8 +87,8 @@ def attention_task(scale: float, dtype: str) -> Task:
     return Task(p.build(), by_arrays, by_torch)
 
 
-def training_task(scale: float, dtype: str) -> Task:
-    """A step of two layers: 1024 examples, 512 features, 1024 in between."""
+def make_training_task(scale: float, dtype: str) -> Task:
+    """Make a training step of two layers: 1024 examples, 512 features, 1024 hidden."""
     n, features, inner = (max(4, round(x * scale)) for x in (1024, 512, 1024))
     p = feinsum.program()
     X, Y = p.input("X", (n, features), dtype), p.input("Y", (n, features), dtype)
@@ -100,7 +97,7 @@ def training_task(scale: float, dtype: str) -> Task:
     for weights in feed_forward_step(p, X, Y, [V, W], rate=1e-3):
         p.output(weights)
 
-    def step(a: Arrays, positive: Callable[[Any], Any]) -> Any:
+    def take_step(a: Arrays, positive: Callable[[Any], Any]) -> Any:
         hidden = a["X"] @ a["V"]
         Z = positive(hidden)
         error = Z @ a["W"] - a["Y"]
@@ -110,21 +107,21 @@ def training_task(scale: float, dtype: str) -> Task:
     def by_torch(a: Arrays) -> Any:
         import torch
 
-        return step(a, torch.relu)
+        return take_step(a, torch.relu)
 
     return Task(
-        p.build(), lambda xp, _, a: step(a, lambda x: xp.maximum(x, 0)), by_torch
+        p.build(), lambda xp, _, a: take_step(a, lambda x: xp.maximum(x, 0)), by_torch
     )
 
 
-def ccsd_task(scale: float, dtype: str) -> Task:
-    """Terms of the doubles: 20 occupied orbitals, 60 virtual ones."""
+def make_ccsd_task(scale: float, dtype: str) -> Task:
+    """Make terms of the doubles: 20 occupied orbitals, 60 virtual ones."""
     o, v = (max(2, round(x * scale)) for x in (20, 60))
     p = feinsum.program()
     ccsd_doubles(p, o, v, dtype)
     ladder, holes, ring = "ijef,efab->ijab", "mnij,mnab->ijab", "imae,mbej->ijab"
 
-    def terms(einsum: Callable[..., Any], a: Arrays) -> Any:
+    def compute_terms(einsum: Callable[..., Any], a: Arrays) -> Any:
         both = einsum(ladder, a["t"], a["vvvv"]) + einsum(holes, a["oooo"], a["t"])
         r = einsum(ring, a["t"], a["ovvo"])
         turned = r.swapaxes(2, 3)
@@ -134,14 +131,15 @@ def ccsd_task(scale: float, dtype: str) -> Task:
     def by_torch(a: Arrays) -> Any:
         import torch
 
-        return terms(torch.einsum, a)
+        return compute_terms(torch.einsum, a)
 
-    return Task(p.build(), lambda _, einsum, a: terms(einsum, a), by_torch)
+    return Task(p.build(), lambda _, einsum, a: compute_terms(einsum, a), by_torch)
 
 
-def dg_task(scale: float, dtype: str) -> Task:
-    """The right-hand side of advection, three fields on tetrahedra of order three: the
-    derivative in the elements, less what is lifted from half the jumps at their faces.
+def make_dg_task(scale: float, dtype: str) -> Task:
+    """Make the right-hand side of advection, three fields on tetrahedra of order three.
+
+    It is the derivative in the elements, less half the jumps at their faces, lifted.
     """
     n = max(4, round(20000 * scale))
     p = feinsum.program()
@@ -155,7 +153,7 @@ def dg_task(scale: float, dtype: str) -> Task:
         volume = p.einsum("re,rij,ej->ei", J, D, u)
         p.output(p.map("x0 - x1", volume, lifted))
 
-    def rates(einsum: Callable[..., Any], a: Arrays) -> Any:
+    def compute_rates(einsum: Callable[..., Any], a: Arrays) -> Any:
         return tuple(
             einsum("re,rij,ej->ei", a["J"], a["D"], a[f"u{x}"])
             - einsum("fij,fe,fej->ei", a["L"], a["F"], 0.5 * (a[f"i{x}"] - a[f"o{x}"]))
@@ -165,22 +163,22 @@ def dg_task(scale: float, dtype: str) -> Task:
     def by_torch(a: Arrays) -> Any:
         import torch
 
-        return rates(torch.einsum, a)
+        return compute_rates(torch.einsum, a)
 
-    return Task(p.build(), lambda _, einsum, a: rates(einsum, a), by_torch)
+    return Task(p.build(), lambda _, einsum, a: compute_rates(einsum, a), by_torch)
 
 
 TASKS = {
-    "attention": attention_task,
-    "training": training_task,
-    "ccsd": ccsd_task,
-    "dg": dg_task,
+    "attention": make_attention_task,
+    "training": make_training_task,
+    "ccsd": make_ccsd_task,
+    "dg": make_dg_task,
 }
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A contender with its own arrays."""
+    """A contender that is bound to its arrays."""
 
     run: Contender
     arrays: Arrays
@@ -189,8 +187,8 @@ class Ready:
         return self.run(self.arrays)
 
 
-def contender(name: str, task: Task, arrays: Arrays) -> Ready:
-    """A contender that can be run."""
+def bind_contender(name: str, task: Task, arrays: Arrays) -> Ready:
+    """Bind a contender to arrays."""
     if name == "feinsum":
         return Ready(lambda a: run_program(task.program, a), arrays)
     if name == "numpy":
@@ -214,14 +212,16 @@ def contender(name: str, task: Task, arrays: Arrays) -> Ready:
 
 NEEDS = {"feinsum": "numpy", "numpy": "numpy", "jax": "jax", "torch": "torch",
          "compiled": "torch"}  # fmt: skip
-"""What each contender needs; ``compiled`` is torch.compile."""
+"""Modules that contenders require; ``compiled`` is torch.compile."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="*", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--dtype", nargs="*", default=["float64", "float32"])
-    parser.add_argument("--scale", type=float, default=1.0, help="of all extents")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="factor of all extents"
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--without", nargs="*", default=[], choices=list(NEEDS))
@@ -229,27 +229,27 @@ def main() -> None:
     options = parser.parse_args()
     if options.peak:
         (name,), (dtype,) = options.only, options.dtype
-        print(own_peak(options.peak, TASKS[name](options.scale, dtype)))
+        print(run_for_peak(options.peak, TASKS[name](options.scale, dtype)))
         return
     installed = [n for n in NEEDS if find_spec(NEEDS[n]) and n not in options.without]
     jobs = [(name, dtype) for name in options.only for dtype in options.dtype]
     rows = [
         {"program": name, "dtype": dtype}
-        | measured(TASKS[name](options.scale, dtype), installed, options.rounds)
-        | {f"{n}_bytes": peak(n, name, dtype, options.scale) for n in installed}
+        | measure(TASKS[name](options.scale, dtype), installed, options.rounds)
+        | {f"{n}_bytes": measure_peak(n, name, dtype, options.scale) for n in installed}
         for name, dtype in track(jobs, "programs", console=STDERR)
     ]
     if options.json:
-        print(json.dumps({"processor": processor(), "rows": rows}, indent=1))
+        print(json.dumps({"processor": describe_processor(), "rows": rows}, indent=1))
         return
     console = Console(width=150)
-    console.print(processor(), highlight=False)
-    console.print(table_of(rows, installed))
+    console.print(describe_processor(), highlight=False)
+    console.print(make_table(rows, installed))
     ratios = [row["ratio"] for row in rows]
-    print(f"geometric mean {exp(sum(map(log, ratios)) / len(ratios)):.2f}")
+    print(f"geometric mean {geometric_mean(ratios):.2f}")
 
 
-def inputs(task: Task) -> Arrays:
+def draw_inputs(task: Task) -> Arrays:
     source = np.random.default_rng(0)
     return {
         x.name: source.uniform(-1, 1, x.shape).astype(x.dtype) / 8
@@ -257,10 +257,10 @@ def inputs(task: Task) -> Arrays:
     }
 
 
-def measured(task: Task, names: list[str], rounds: int) -> dict[str, Any]:
-    """Least seconds of all contenders, and the ratio to the best rival."""
-    arrays = inputs(task)
-    contenders = {name: contender(name, task, arrays) for name in names}
+def measure(task: Task, names: list[str], rounds: int) -> dict[str, Any]:
+    """Return the least seconds of all contenders, and the ratio to the best rival."""
+    arrays = draw_inputs(task)
+    contenders = {name: bind_contender(name, task, arrays) for name in names}
     expected = [*evaluate_program(task.program, arrays).values()]
     for name, contestant in contenders.items():
         for _ in range(WARMUP if name == "feinsum" else 3):
@@ -268,51 +268,38 @@ def measured(task: Task, names: list[str], rounds: int) -> dict[str, Any]:
     seconds: dict[str, float] = {}
     for _ in range(rounds):
         for name, contestant in contenders.items():
-            settle(PAUSE_S)
+            wait_until_idle(PAUSE_S)
             contestant()
-            begun_s = perf_counter()
-            contestant()
-            took_s = perf_counter() - begun_s
-            seconds[name] = min(seconds.get(name, took_s), took_s)
+            elapsed_s = time_call(contestant)
+            seconds[name] = min(seconds.get(name, elapsed_s), elapsed_s)
     best = min((s for name, s in seconds.items() if name != "feinsum"), default=0.0)
     return {**seconds, "ratio": best / seconds["feinsum"]}
 
 
-def peak(name: str, task: str, dtype: str, scale: float) -> int:
-    """Bytes that a run takes at the most, beside what the process had before.
+def measure_peak(name: str, task: str, dtype: str, scale: float) -> int:
+    """Return the peak memory of a run in a fresh process, beyond that before the run.
 
-    Memory goes back to the system when it is freed, in this process.
+    In that process, freed memory is returned to the system.
     """
-    keep_nothing = {"FEINSUM_IDLE_BYTES": "0", "MALLOC_MMAP_THRESHOLD_": "65536"}
-    words = [sys.executable, __file__, "--peak", name, "--only", task]
-    words += ["--dtype", dtype, "--scale", str(scale)]
-    completed = subprocess.run(
-        words, env={**os.environ, **keep_nothing}, check=True, capture_output=True
-    )
-    return int(completed.stdout.split()[-1])
+    variables = {"FEINSUM_IDLE_BYTES": "0", "MALLOC_MMAP_THRESHOLD_": "65536"}
+    command = [sys.executable, __file__, "--peak", name, "--only", task]
+    command += ["--dtype", dtype, "--scale", str(scale)]
+    return int(run_command(command, os.environ | variables).split()[-1])
 
 
-def own_peak(name: str, task: Task) -> int:
-    contestant = contender(name, task, inputs(task))
+def run_for_peak(name: str, task: Task) -> int:
+    contestant = bind_contender(name, task, draw_inputs(task))
     for _ in range(WARMUP):
         contestant()
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark is now
-    before = memory("VmRSS")
+    reset_peak_memory()
+    before = read_memory_bytes("VmRSS")
     contestant()
-    return memory("VmHWM") - before
+    return read_memory_bytes("VmHWM") - before
 
 
-def memory(kind: str) -> int:
-    """Bytes of this process, as Linux sees them."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{kind}:"):
-            return 1024 * int(line.split()[1])
-    raise SystemExit(f"Linux does not say {kind}")
-
-
-def check(name: str, found: Any, expected: list[Any]) -> None:
-    results = [*found.values()] if isinstance(found, Mapping) else found
+def check(name: str, value: Any, expected: list[Any]) -> None:
+    results = [*value.values()] if isinstance(value, Mapping) else value
     results = results if isinstance(results, list | tuple) else [results]
     for result, right in zip(results, expected, strict=True):
         scale = np.abs(right).max()
@@ -322,7 +309,7 @@ def check(name: str, found: Any, expected: list[Any]) -> None:
             raise SystemExit(f"{name} computes something else")
 
 
-def table_of(rows: list[dict[str, Any]], names: list[str]) -> Table:
+def make_table(rows: list[dict[str, Any]], names: list[str]) -> Table:
     heads = [f"{name} ms" for name in names] + ["best rival / ours"]
     heads += [f"{name} MB" for name in names]
     table = Table("program", "dtype", *heads, box=box.MARKDOWN)

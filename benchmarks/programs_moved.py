@@ -1,25 +1,26 @@
-"""What plans of programs move, counted, beside what XLA and dask.array would move.
+"""Count the elements that plans of programs move, and those that XLA and dask.array
+move.
 
 Nothing is timed. Plans are counted by their steps. For XLA the program is compiled for
-as many devices, its inputs placed as the plan places them, and the collectives in its
-HLO are counted; an array that the plan has at one place only is everywhere for XLA. For
-dask.array it is run, with inputs in as many chunks of rows, and the bytes that workers
+as many devices, with inputs placed as the plan places them, and the collectives in its
+HLO are counted; an array that the plan has at one place is replicated for XLA.
+dask.array runs the program, with inputs in chunks of rows, and the bytes that workers
 send are counted, at a smaller size.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import feinsum
-from benchmarks.experiments.collectives import moved_in
+from benchmarks.processes import run_command
 from feinsum.distributed import ProgramPlan
 from feinsum.programs import (
     ProgramBuilder,
@@ -33,7 +34,7 @@ Arrays = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """A program of some size, and the same in the words of numpy."""
+    """A program of some size, and the same in numpy."""
 
     build: Callable[[int], ProgramBuilder]
     by_numpy: Callable[[Any, Arrays], Any]
@@ -41,7 +42,7 @@ class Task:
     small: int
 
 
-def _attention(tokens: int) -> ProgramBuilder:
+def _build_attention(tokens: int) -> ProgramBuilder:
     p = feinsum.program()
     features = max(64, tokens)
     X = p.input("X", (tokens, features))
@@ -49,7 +50,7 @@ def _attention(tokens: int) -> ProgramBuilder:
     return p
 
 
-def _attention_by_numpy(xp: Any, a: Arrays) -> Any:
+def _compute_attention(xp: Any, a: Arrays) -> Any:
     Q, K, V = (xp.einsum("sa,ahd->shd", a["X"], a[f"W{n}"]) for n in "QKV")
     scores = xp.einsum("shd,thd->hst", Q, K) / 4.0
     powers = xp.exp(scores - scores.max(axis=2, keepdims=True))
@@ -57,7 +58,7 @@ def _attention_by_numpy(xp: Any, a: Arrays) -> Any:
     return xp.einsum("shd,ahd->sa", xp.einsum("hst,thd->shd", shares, V), a["WO"])
 
 
-def _step(n: int) -> ProgramBuilder:
+def _build_step(n: int) -> ProgramBuilder:
     p = feinsum.program()
     X, Y = p.input("X", (2 * n, n)), p.input("Y", (2 * n, n))
     V, W = p.input("V", (n, 2 * n)), p.input("W", (2 * n, n))
@@ -66,7 +67,7 @@ def _step(n: int) -> ProgramBuilder:
     return p
 
 
-def _step_by_numpy(xp: Any, a: Arrays) -> Any:
+def _compute_step(xp: Any, a: Arrays) -> Any:
     hidden = a["X"] @ a["V"]
     Z = xp.maximum(hidden, 0)
     error = Z @ a["W"] - a["Y"]
@@ -74,20 +75,20 @@ def _step_by_numpy(xp: Any, a: Arrays) -> Any:
     return a["V"] - 1e-3 * (a["X"].T @ back), a["W"] - 1e-3 * (Z.T @ error)
 
 
-def _chain(n: int) -> ProgramBuilder:
+def _build_chain(n: int) -> ProgramBuilder:
     p = feinsum.program()
     chain(p, *(p.input(name, (n, n)) for name in "ABCD"))
     return p
 
 
-def _chain_by_numpy(xp: Any, a: Arrays) -> Any:
+def _compute_chain(xp: Any, a: Arrays) -> Any:
     return a["A"] @ a["B"] @ a["C"] @ a["D"]
 
 
 TASKS = {
-    "attention": Task(_attention, _attention_by_numpy, 1024, 256),
-    "training": Task(_step, _step_by_numpy, 1024, 256),
-    "chain": Task(_chain, _chain_by_numpy, 2048, 512),
+    "attention": Task(_build_attention, _compute_attention, 1024, 256),
+    "training": Task(_build_step, _compute_step, 1024, 256),
+    "chain": Task(_build_chain, _compute_chain, 2048, 512),
 }
 
 
@@ -95,47 +96,42 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="*", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--processes", type=int, default=8)
-    parser.add_argument("--scale", type=float, default=1.0, help="of all sizes")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of all sizes")
     parser.add_argument("--xla", metavar="TASK", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.xla:
-        print(by_xla(options.xla, options.processes, options.scale))
+        print(count_xla(options.xla, options.processes, options.scale))
         return
     print("| program | planned | XLA | planned, small | dask.array, small |")
     print("|---|---|---|---|---|")
     for name in options.only:
-        large, small = planned(name, options), planned(name, options, is_small=True)
+        large, small = make_plan(name, options), make_plan(name, options, is_small=True)
         cells = [
             large.counts.moved,
-            in_child(name, options.processes, options.scale),
+            count_xla_in_child(name, options.processes, options.scale),
             small.counts.moved,
-            by_dask(TASKS[name], small, options.processes),
+            count_dask(TASKS[name], small, options.processes),
         ]
         print(f"| {name} | " + " | ".join(f"{n:,}" for n in cells) + " |", flush=True)
 
 
-def planned(name: str, options: Any, *, is_small: bool = False) -> ProgramPlan:
+def make_plan(name: str, options: Any, *, is_small: bool = False) -> ProgramPlan:
     task = TASKS[name]
     size = round((task.small if is_small else task.size) * options.scale)
     return task.build(size).plan(options.processes)
 
 
-def in_child(name: str, processes: int, scale: float) -> int:
-    """XLA reads the number of devices when it starts."""
+def count_xla_in_child(name: str, processes: int, scale: float) -> int:
+    """Count XLA's elements in a child: XLA reads the number of devices at its start."""
     flags = f"--xla_force_host_platform_device_count={processes}"
-    arguments = ["--xla", name, "--processes", str(processes), "--scale", str(scale)]
-    completed = subprocess.run(
-        [sys.executable, "-m", "benchmarks.programs_moved", *arguments],
-        env=os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return int(json.loads(completed.stdout.splitlines()[-1]))
+    command = [sys.executable, "-m", "benchmarks.programs_moved", "--xla", name]
+    command += ["--processes", str(processes), "--scale", str(scale)]
+    variables = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    return int(run_command(command, os.environ | variables).splitlines()[-1])
 
 
-def by_xla(name: str, processes: int, scale: float) -> int:
-    """Elements in the collectives that XLA makes."""
+def count_xla(name: str, processes: int, scale: float) -> int:
+    """Count the elements that the collectives of XLA's program move."""
     import jax
     import numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -154,12 +150,12 @@ def by_xla(name: str, processes: int, scale: float) -> int:
         arrays[operand.name] = jax.ShapeDtypeStruct(
             operand.shape, "float64", sharding=sharding
         )
-    work = jax.jit(lambda given: task.by_numpy(jax.numpy, given))
-    return moved_in(work.lower(arrays).compile().as_text(), processes)
+    work = jax.jit(lambda inputs: task.by_numpy(jax.numpy, inputs))
+    return count_moved(work.lower(arrays).compile().as_text(), processes)
 
 
-def by_dask(task: Task, program_plan: ProgramPlan, processes: int) -> int:
-    """Elements that the workers of Dask send each other."""
+def count_dask(task: Task, program_plan: ProgramPlan, processes: int) -> int:
+    """Count the elements that the workers of Dask send each other."""
     import dask.array as da
     import numpy as np
     from distributed import Client, LocalCluster, wait
@@ -179,16 +175,72 @@ def by_dask(task: Task, program_plan: ProgramPlan, processes: int) -> int:
             chunks = (-(-x.shape[0] // processes), *x.shape[1:])
             arrays[x.name] = da.from_array(source.random(x.shape), chunks).persist()
         wait(list(arrays.values()))
-        before = sum(client.run(_sent).values())
-        found = task.by_numpy(da, arrays)
-        results = found if isinstance(found, tuple) else (found,)
+        before = sum(client.run(_get_sent_bytes).values())
+        value = task.by_numpy(da, arrays)
+        results = value if isinstance(value, tuple) else (value,)
         wait(list(client.persist(list(results))))
-        return (sum(client.run(_sent).values()) - before) // 8
+        return (sum(client.run(_get_sent_bytes).values()) - before) // 8
 
 
-def _sent(dask_worker: Any) -> int:
+def _get_sent_bytes(dask_worker: Any) -> int:
     return int(dask_worker.transfer_outgoing_bytes_total)
 
 
 if __name__ == "__main__":
     main()
+
+
+COLLECTIVE = re.compile(
+    r"= (?P<shapes>\(?\w+\[.*?) (?P<name>all-reduce|reduce-scatter|all-gather|"
+    r"all-to-all|collective-permute)(?:-start)?\((?P<rest>.*)"
+)
+SHAPE = re.compile(r"[a-z]+\d*\[([\d,]*)\]")
+LISTED = re.compile(r"replica_groups=\{\{(.*?)\}\}")
+IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]")
+PAIRS = re.compile(r"source_target_pairs=\{\{(.*?)\}\}")
+
+
+def count_moved(text: str, n_devices: int) -> int:
+    """Count the elements that all devices receive.
+
+    An all-reduce is counted as a reduce-scatter and an all-gather.
+
+    >>> count_moved("%a = f64[8,4]{1,0} all-gather(%p), replica_groups=[2,4]<=[8]", 8)
+    192
+    >>> count_moved("%a = f64[6]{0} all-reduce(%p), replica_groups={{0,1},{2,3}}", 4)
+    24
+    """
+    return sum(
+        _count_collective(*match.groups(), n_devices)
+        for match in _find_collectives(text)
+    )
+
+
+def _find_collectives(text: str) -> list[re.Match[str]]:
+    return [match for line in text.splitlines() if (match := COLLECTIVE.search(line))]
+
+
+def _count_collective(shapes: str, name: str, rest: str, n_devices: int) -> int:
+    n = sum(prod(map(int, filter(None, s.split(",")))) for s in SHAPE.findall(shapes))
+    if name == "collective-permute":
+        pairs = PAIRS.search(rest)
+        listed = pairs.group(1).split("},{") if pairs else []
+        return n * sum(len(set(pair.split(","))) == 2 for pair in listed)
+    n_groups, size = _parse_groups(rest, n_devices)
+    per_group = {
+        "all-reduce": 2 * (size - 1) * n,
+        "reduce-scatter": size * (size - 1) * n,
+        "all-gather": (size - 1) * n,
+        "all-to-all": (size - 1) * n,
+    }
+    return n_groups * per_group[name]
+
+
+def _parse_groups(rest: str, n_devices: int) -> tuple[int, int]:
+    """Return the number of groups, and of devices in each."""
+    if iota := IOTA.search(rest):
+        return int(iota.group(1)), int(iota.group(2))
+    if listed := LISTED.search(rest):
+        groups = listed.group(1).split("},{")
+        return len(groups), len(groups[0].split(","))
+    return 1, n_devices

@@ -1,43 +1,37 @@
-"""Two versions of feinsum side by side: does a change make anything slower?
+"""Compare two versions of feinsum: does a change make anything slower?
 
 ``python -m benchmarks.revisions OLD [NEW]`` takes revisions of the repository or
-folders with a checkout; the new one is by default the working tree. Programs of users
-run as whole processes, of one version and the other in turns: with empty caches
-(*first*), and again with what the first process left (*second*). The table has medians
-and how the new version compares::
+folders with a checkout; NEW is by default the working tree. Programs of users run as
+whole processes, alternating between the versions: with empty caches (*first*), and with
+the caches of the first process (*second*). The table has medians and ratios::
 
     program          old s   new s   new / old
     einsum, first     0.09    0.09        1.00
     retrieve, first   2.40    1.70        0.71
 
-The exit status is 1 if a program takes more than ``--limit`` times as long, by an
-interval of the ratio, with the new version.
+The exit status is 1 if the interval of a ratio is above ``--limit``.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.caches import empty_caches
+from benchmarks.processes import ROOT, make_empty_caches, run_command
+from benchmarks.tables import make_table
+from benchmarks.timing import time_call
 from feinsum.select import Ratio, compute_time_ratio
 
 __all__ = ["PROGRAMS", "main"]
-
-ROOT = Path(__file__).parents[1]
 
 PROGRAMS = {
     "import": "import feinsum",
@@ -90,12 +84,12 @@ softmax = trace(lambda x: np.exp(x) / np.exp(x).sum(axis=1, keepdims=True))
 softmax(np.ones((64, 64)))
 """,
 }
-"""What users do, as scripts."""
+"""Programs of users, as scripts."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Seconds of a program with both versions, a sample for each round."""
+    """The seconds of a program with both versions, a sample for each round."""
 
     program: str
     old_s: list[float]
@@ -103,17 +97,13 @@ class Comparison:
 
     @property
     def ratio(self) -> Ratio:
-        """The new version's time over the old one's."""
+        """Return the new version's time over the old one's."""
         return compute_time_ratio(self.new_s, self.old_s)
 
 
-class ProgramFailedError(Exception):
-    """A program ended with an error."""
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _options(arguments)
-    with checkout(options.old) as old, checkout(options.new) as new:
+    options = _parse_options(arguments)
+    with check_out(options.old) as old, check_out(options.new) as new:
         comparisons = [
             comparison
             for name in PROGRAMS
@@ -125,37 +115,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def checkout(version: str) -> Iterator[Path]:
-    """The folder of a version, which has the compiled extension.
+def check_out(version: str) -> Iterator[Path]:
+    """Check out and build a version, and yield its folder.
 
     Raises:
-        ProgramFailedError: if it is neither a folder nor a revision, or if the
-            extension cannot be compiled.
+        ChildFailedError: if it is neither a folder nor a revision, or if the extension
+            cannot be compiled.
     """
     if (Path(version) / "feinsum").is_dir():
         yield Path(version).resolve()
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "checkout"
-        _run(["git", "worktree", "add", "--detach", str(path), version], ROOT)
+        run_command(["git", "worktree", "add", "--detach", path, version])
         try:
-            _run([sys.executable, "setup.py", "-q", "build_ext", "--inplace"], path)
+            command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+            run_command(command, folder=path)
             yield path
         finally:
-            _run(["git", "worktree", "remove", "--force", str(path)], ROOT)
+            run_command(["git", "worktree", "remove", "--force", path])
 
 
 def compare(name: str, old: Path, new: Path, rounds: int) -> list[Comparison]:
-    """The first and the second process of a program, in turns, in every round."""
+    """Time the first and the second process of a program with both versions."""
     samples: dict[tuple[int, Path], list[float]] = {}
     for k in range(rounds):
-        # whoever begins may find the processor at another clock
+        # alternate: the first version may find the processor at another clock
         for folder in (old, new) if k % 2 else (new, old):
             with tempfile.TemporaryDirectory() as caches:
-                environment = {**os.environ, **empty_caches(caches)}
+                environment = {**os.environ, **make_empty_caches(caches)}
                 environment["PYTHONPATH"] = str(folder)
                 for process in (1, 2):
-                    elapsed_s = seconds_of(name, environment)
+                    elapsed_s = time_program(name, environment)
                     samples.setdefault((process, folder), []).append(elapsed_s)
     return [
         Comparison(f"{name}, {which}", samples[process, old], samples[process, new])
@@ -163,58 +154,34 @@ def compare(name: str, old: Path, new: Path, rounds: int) -> list[Comparison]:
     ]
 
 
-def seconds_of(name: str, environment: dict[str, str]) -> float:
-    """The time of a program as a process.
+def time_program(name: str, environment: dict[str, str]) -> float:
+    """Time a program as a process.
 
     Raises:
-        ProgramFailedError: if it ends with an error.
+        ChildFailedError: if it ends with an error.
     """
-    start_s = time.perf_counter()
-    # -P: not the folder of the caller, but that of the version
-    _run(
-        [sys.executable, "-P", "-W", "ignore", "-c", PROGRAMS[name]], None, environment
-    )
-    return time.perf_counter() - start_s
-
-
-def _run(
-    command: Sequence[str],
-    folder: Path | None,
-    environment: dict[str, str] | None = None,
-) -> None:
-    completed = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if completed.returncode:
-        raise ProgramFailedError(
-            f"{' '.join(command):.200} ended with status {completed.returncode}: "
-            f"{completed.stderr[-1000:]}"
-        )
+    # -P: import from PYTHONPATH, not from the current folder
+    command = [sys.executable, "-P", "-W", "ignore", "-c", PROGRAMS[name]]
+    return time_call(run_command, command, environment)
 
 
 def show(comparisons: Sequence[Comparison]) -> None:
-    """A table; a ratio above 1 means that the new version is slower."""
-    table = Table(box=box.SIMPLE)
-    table.add_column("program")
-    for heading in ("old s", "new s", "new / old", "interval"):
-        table.add_column(heading, justify="right")
-    for c in comparisons:
-        table.add_row(
+    """Print a table; a ratio above 1 means that the new version is slower."""
+    rows = [
+        (
             c.program,
             f"{median(c.old_s):.2f}",
             f"{median(c.new_s):.2f}",
             f"{c.ratio.median:.2f}",
             f"{c.ratio.low:.2f} to {c.ratio.high:.2f}",
         )
-    Console().print(table)
+        for c in comparisons
+    ]
+    heads = ("old s", "new s", "new / old", "interval")
+    Console().print(make_table(["program"], heads, rows))
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.revisions",
         description=(__doc__ or "").partition("\n")[0],

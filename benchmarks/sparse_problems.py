@@ -1,4 +1,4 @@
-"""What the benchmark of sparse einsums multiplies: kernels on patterns."""
+"""The kernels and tensors of the benchmark of sparse einsums."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from feinsum.sparse import CSF, random_profile, random_uniform, to_csf
 Array = np.ndarray[Any, np.dtype[Any]]
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-11}
-"""Largest error, relative to the largest entry."""
+"""Error tolerance, relative to the largest entry."""
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A tensor of a FROSTT file, or a uniform one, where there is no profile.
+    """A tensor with the profile of a FROSTT file, or a uniform one.
 
     Attributes:
-        shape, profile: extents, and nodes at each level.
-        density: of a uniform pattern.
+        shape, profile: extents, and numbers of nodes at each level.
+        density: share of nonzeros of a uniform pattern.
     """
 
     shape: tuple[int, ...]
     profile: tuple[int, ...] = ()
     density: float = 0.0
 
-    def tree(self, scale: float, dtype: str) -> CSF:
+    def make_tree(self, scale: float, dtype: str) -> CSF:
         shape = tuple(max(2, round(extent * sqrt(scale))) for extent in self.shape)
         if not self.profile:
             n = max(1, round(self.density * prod(shape)))
             return to_csf(random_uniform(shape, n, seed=0, dtype=dtype))
         nodes: list[int] = []
-        for extent, wanted in zip(shape, self.profile, strict=True):
+        for extent, n_nodes in zip(shape, self.profile, strict=True):
             above = nodes[-1] if nodes else 1
-            nodes.append(min(max(above, round(wanted * scale)), above * extent))
+            nodes.append(min(max(above, round(n_nodes * scale)), above * extent))
         return random_profile(shape, nodes, seed=0, skew=0.8, dtype=dtype)
 
 
@@ -66,7 +66,7 @@ PATTERNS = {
 PATTERNS["order 6"] = Pattern((16,) * 6, density=1e-3)
 KERNELS = ("spmv", "spmm", "mttkrp", "mttkrp-leaf", "tttp", "ttmc", "tttc")
 CHAIN_RANK = 8
-"""Of TTTc, whose operands have two ranks each."""
+"""Ranks of TTTc, whose operands have two each."""
 MOST_RESULT_BYTES = 2**29
 
 
@@ -75,8 +75,8 @@ class Problem:
     """A kernel on a pattern.
 
     Attributes:
-        subscripts: the tree first.
-        factors: the dense operands; of SpMV a vector.
+        subscripts: with the sparse tensor first.
+        factors: the dense operands; a vector for SpMV.
     """
 
     name: str
@@ -86,7 +86,9 @@ class Problem:
 
     @property
     def is_mttkrp(self) -> bool:
-        """Of the mode at the root; or SpMV, or SpMM: what libraries have."""
+        """Return whether it is MTTKRP of the root mode, SpMV or SpMM, which libraries
+        support.
+        """
         return self.name in ("spmv", "spmm", "mttkrp")
 
     @property
@@ -100,28 +102,34 @@ class Problem:
 
     @property
     def n_bytes(self) -> int:
-        """Of all arrays, each once, and of the result."""
-        arrays = [self.tree.values, *self.tree.indices, *self.tree.pointers]
+        """Return the size of all arrays and of the result, each once."""
+        arrays = [
+            self.tree.values,
+            *self.tree.indices,
+            *self.tree.pointers,
+        ]
         item, output = self.tree.values.itemsize, self.network.output
         result = item * prod(self.sizes.extents[i] for i in output)
         if self.name == "tttp":  # it has the entries of the tree
             result = self.tree.values.nbytes
         return result + sum(array.nbytes for array in (*arrays, *self.factors))
 
-    def reference(self) -> Array:
-        """By entries."""
+    def compute_reference(self) -> Array:
+        """Compute the result entry by entry."""
         return compute_sparse_reference(self.network, [self.tree, *self.factors])
 
-    def check(self, name: str, found: Array | CSF) -> None:
-        """End the benchmark if a contender is wrong."""
-        expected = self.reference()
-        result = found.values if isinstance(found, CSF) else found
+    def check(self, name: str, value: Array | CSF) -> None:
+        """End the benchmark if a result is wrong."""
+        expected = self.compute_reference()
+        result = value.values if isinstance(value, CSF) else value
         error = np.abs(result - expected).max() / np.abs(expected).max()
         if not error <= TOLERANCE[self.tree.values.dtype.name]:
             raise SystemExit(f"{name} is wrong by {error:.1e}: {self.subscripts}")
 
-    def operations(self) -> float:
-        """Those of the unfactorized nest over those of the best path."""
+    def compare_operations(self) -> float:
+        """Return the operations of the unfactorized nest over those of the best
+        path.
+        """
         cost = Operations(self.network, self.sizes)
         nest = build_unfactorized(self.network)
         least = min(cost.least(path) for path in list_paths(self.network))
@@ -158,8 +166,8 @@ def make_problem(kernel: str, tree: CSF, rank: int, dtype: str) -> Problem:
     )
 
 
-def fits(kernel: str, shape: Pattern, tree: CSF, rank: int) -> bool:
-    """Whether a kernel is for a pattern, and the result of a size to be had."""
+def is_applicable(kernel: str, shape: Pattern, tree: CSF, rank: int) -> bool:
+    """Return whether a kernel fits a pattern, and the result fits into memory."""
     order = len(shape.shape)
     if (order == 6) != (kernel == "tttc") or (order == 2) != kernel.startswith("sp"):
         return False

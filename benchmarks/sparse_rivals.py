@@ -1,4 +1,4 @@
-"""Who multiplies in the benchmark of sparse einsums."""
+"""The contenders of the benchmark of sparse einsums."""
 
 from __future__ import annotations
 
@@ -31,46 +31,46 @@ from feinsum.sparse import to_coo
 from feinsum.targets.devices import open_device
 
 
-def ours(problem: Problem) -> Callable[[], Array]:
+def prepare_ours(problem: Problem) -> Callable[[], Array]:
     return partial(call_einsum, problem.subscripts, problem.tree, *problem.factors)
 
 
-def scipy(problem: Problem) -> Callable[[], Array] | None:
-    """Of matrices; one thread."""
+def prepare_scipy(problem: Problem) -> Callable[[], Array] | None:
+    """Multiply matrices by scipy, with one thread."""
     matrix = _make_csr(problem)
     return None if matrix is None else lambda: matrix @ problem.factors[0]
 
 
-def torch(problem: Problem) -> Callable[[], Array] | None:
-    """Of matrices; its own threads."""
+def prepare_torch(problem: Problem) -> Callable[[], Array] | None:
+    """Multiply matrices by torch, with its threads."""
     matrix = None if find_spec("torch") is None else _make_csr(problem)
     if matrix is None:
         return None
-    from torch import from_numpy, sparse_csr_tensor
+    from prepare_torch import from_numpy, sparse_csr_tensor
 
     parts = map(from_numpy, (matrix.indptr, matrix.indices, matrix.data))
-    ours = sparse_csr_tensor(*parts, size=matrix.shape)
-    dense = from_numpy(_as_rows(problem.factors[0]))
+    matrix_of_torch = sparse_csr_tensor(*parts, size=matrix.shape)
+    dense = from_numpy(_reshape_to_rows(problem.factors[0]))
     shape = (matrix.shape[0], *problem.factors[0].shape[1:])
-    return lambda: (ours @ dense).numpy().reshape(shape)
+    return lambda: (matrix_of_torch @ dense).numpy().reshape(shape)
 
 
 def _make_csr(problem: Problem) -> Any:
-    """The rows of a matrix, compressed; None for a tensor, or without scipy."""
+    """Return a matrix in compressed rows; None for a tensor, or without scipy."""
     if not problem.is_mttkrp or problem.tree.order != 2 or find_spec("scipy") is None:
         return None
-    from scipy.sparse import csr_array
+    from prepare_scipy.sparse import csr_array
 
     entries = to_coo(problem.tree)
     return csr_array((entries.values, entries.indices), shape=problem.tree.shape)
 
 
-def numba(problem: Problem) -> Callable[[], Array] | None:
-    """Of order 2 and 3; its own threads."""
+def prepare_numba(problem: Problem) -> Callable[[], Array] | None:
+    """Multiply tensors of order 2 and 3 by numba, with its threads."""
     if not problem.is_mttkrp or problem.tree.order > 3 or find_spec("numba") is None:
         return None
-    tree, factors = problem.tree, [_as_rows(f) for f in problem.factors]
-    kernel = _numba_kernels()[tree.order - 2]
+    tree, factors = problem.tree, [_reshape_to_rows(f) for f in problem.factors]
+    kernel = _compile_numba_kernels()[tree.order - 2]
 
     def call() -> Array:
         out = np.zeros((tree.shape[0], factors[0].shape[1]), factors[0].dtype)
@@ -81,8 +81,8 @@ def numba(problem: Problem) -> Callable[[], Array] | None:
 
 
 @cache
-def _numba_kernels() -> tuple[Any, Any]:
-    from numba import njit, prange
+def _compile_numba_kernels() -> tuple[Any, Any]:
+    from prepare_numba import njit, prange
 
     @njit(parallel=True, fastmath=True)
     def matrix(ptr, rows, cols, values, factor, out):  # type: ignore[no-untyped-def]
@@ -116,27 +116,27 @@ DOWNWARD = ("mttkrp-leaf", "tttp")
 """Kernels that multiply rows on the way from the root to the leaves."""
 
 
-def plain_c(problem: Problem) -> Callable[[], Array] | None:
-    return _in_c(problem, 1) if _is_in_c(problem) else None
+def prepare_plain_c(problem: Problem) -> Callable[[], Array] | None:
+    return _prepare_c(problem, 1) if _is_in_c(problem) else None
 
 
-def splatt(problem: Problem) -> Callable[[], Array] | None:
+def prepare_splatt(problem: Problem) -> Callable[[], Array] | None:
     if not _is_in_c(problem):
         return None
     item = problem.tree.values.itemsize
     lanes = model_machine(open_device("host").device).vector_bytes // item
-    rank = _as_rows(problem.factors[0]).shape[1]
+    rank = _reshape_to_rows(problem.factors[0]).shape[1]
     while rank % lanes:
         lanes //= 2
-    return _in_c(problem, lanes) if lanes > 1 else None
+    return _prepare_c(problem, lanes) if lanes > 1 else None
 
 
 def _is_in_c(problem: Problem) -> bool:
     return problem.is_mttkrp or problem.name in DOWNWARD
 
 
-def one_loop(problem: Problem) -> Callable[[], Array] | None:
-    """The unfactorized nest, in vectors and by threads as ours."""
+def prepare_unfactorized(problem: Problem) -> Callable[[], Array] | None:
+    """Run the unfactorized nest, vectorized and parallel as ours."""
     if problem.name in ("spmv", "spmm"):
         return None
     opened = open_device("host")
@@ -151,16 +151,16 @@ def one_loop(problem: Problem) -> Callable[[], Array] | None:
     )
     n_chunks = choose_n_chunks(nest, form, sizes, n_threads)
     index_dtype = choose_nest_index_dtype(nest, sizes)
-    made = generate_nest(
+    kernel = generate_nest(
         nest, sizes.extents, dtype=dtype, index_dtype=index_dtype, form=form
     )
-    nest_kernel = NestKernel(nest, form, n_chunks, compile_kernel(made, opened))
+    nest_kernel = NestKernel(nest, form, n_chunks, compile_kernel(kernel, opened))
     ready = bind_tree(problem.network, problem.tree, sizes, dtype, nest_kernel)
     return partial(ready.run, [problem.tree, *problem.factors])
 
 
-def tensora_s(problem: Problem, interpreter: str, rounds: int) -> float:
-    """The seconds of tensora, whose result is checked."""
+def time_tensora(problem: Problem, interpreter: str, rounds: int) -> float:
+    """Time tensora, and check its result."""
     entries = to_coo(problem.tree)
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "given.npz"), Path(folder, "result.npy")
@@ -187,15 +187,15 @@ def tensora_s(problem: Problem, interpreter: str, rounds: int) -> float:
 
 
 UNFACTORIZED = "unfactorized"
-"""Our kernel of another nest: no rival."""
+"""Our kernel of another nest, which is no rival."""
 
 RIVALS: Mapping[str, Callable[[Problem], Callable[[], Array] | None]] = {
-    "scipy": scipy,
-    "torch": torch,
-    "numba": numba,
-    "plain C": plain_c,
-    "SPLATT in C": splatt,
-    UNFACTORIZED: one_loop,
+    "scipy": prepare_scipy,
+    "torch": prepare_torch,
+    "numba": prepare_numba,
+    "plain C": prepare_plain_c,
+    "SPLATT in C": prepare_splatt,
+    UNFACTORIZED: prepare_unfactorized,
 }
 TENSORA = "tensora"
 
@@ -229,21 +229,21 @@ def _begin_source(
 
 
 def _open_loop(level: int) -> str:
-    """Write the head of the loop over the nodes of a level."""
+    """Return the head of the loop over the nodes of a level."""
     above = f"ptr{level - 1}[n{level - 1}"
     begin, end = (f"{above}]", f"{above} + 1]") if level else ("first", "past")
     return f"for (int64_t n{level} = {begin}; n{level} < {end}; ++n{level}) {{"
 
 
 def _find_row(array: str, level: int, rank: int, kind: str) -> str:
-    """Write the address of a row, as vectors."""
+    """Return the address of a row, as vectors."""
     return f"({kind} *) ({array} + (int64_t) idx{level}[n{level}] * {rank})"
 
 
-def c_source(order: int, rank: int, item: str, lanes: int) -> str:
-    """MTTKRP of the mode at the root, with a sum for each level.
+def write_upward_source(order: int, rank: int, item: str, lanes: int) -> str:
+    """Write MTTKRP of the root mode, with a sum for each level.
 
-    >>> "v4 sum0[N]" in c_source(3, 32, "double", 4)
+    >>> "v4 sum0[N]" in write_upward_source(3, 32, "double", 4)
     True
     """
     lines, kind, each = _begin_source(order, rank, item, lanes, range(1, order))
@@ -265,10 +265,12 @@ def c_source(order: int, rank: int, item: str, lanes: int) -> str:
     return "\n".join([*lines, "}"])
 
 
-def downward_source(order: int, rank: int, item: str, lanes: int, kernel: str) -> str:
-    """MTTKRP of the mode at the leaves, or TTTP, with a product for each level.
+def write_downward_source(
+    order: int, rank: int, item: str, lanes: int, kernel: str
+) -> str:
+    """Write MTTKRP of the leaf mode, or TTTP, with a product for each level.
 
-    >>> "product1[N]" in downward_source(3, 32, "double", 4, "tttp")
+    >>> "product1[N]" in write_downward_source(3, 32, "double", 4, "tttp")
     True
     """
     last, above = order - 1, ""
@@ -294,21 +296,21 @@ def downward_source(order: int, rank: int, item: str, lanes: int, kernel: str) -
     return "\n".join([*lines, "}" * order, "}"])
 
 
-def _in_c(problem: Problem, lanes: int) -> Callable[[], Array]:
-    tree, factors = problem.tree, [_as_rows(f) for f in problem.factors]
+def _prepare_c(problem: Problem, lanes: int) -> Callable[[], Array]:
+    tree, factors = problem.tree, [_reshape_to_rows(f) for f in problem.factors]
     item = {4: "float", 8: "double"}[tree.values.itemsize]
     rank, kernel = factors[0].shape[1], problem.name
     chunks = split_root(tree, open_device("host").device.compute_units).tolist()
     n_outs = 1
     if kernel in DOWNWARD:
         # sums of lanes in any order, as ours
-        source = downward_source(tree.order, rank, item, lanes, kernel)
-        function = _compiled(source, "-ffast-math")
+        source = write_downward_source(tree.order, rank, item, lanes, kernel)
+        function = _compile_source(source, "-ffast-math")
         shape: tuple[int, ...] = (tree.nnz,)
-        if kernel != "tttp":  # rows of MTTKRP may get terms from all threads
+        if kernel != "tttp":  # threads may add to the same rows of MTTKRP
             shape, n_outs = (tree.shape[tree.axes[-1]], rank), len(chunks) - 1
     else:
-        function = _compiled(c_source(tree.order, rank, item, lanes))
+        function = _compile_source(write_upward_source(tree.order, rank, item, lanes))
         shape = (tree.shape[0], *problem.factors[0].shape[1:])
     indices = [np.asarray(x, np.int32) for x in (*tree.indices, *tree.pointers)]
     arrays = [*indices, *factors]
@@ -331,7 +333,7 @@ def _in_c(problem: Problem, lanes: int) -> Callable[[], Array]:
 
 
 @cache
-def _compiled(source: str, *more_flags: str) -> Any:
+def _compile_source(source: str, *more_flags: str) -> Any:
     compiler = open_device("host").compiler.command
     with tempfile.TemporaryDirectory() as folder:
         code, built = Path(folder, "kernel.c"), Path(folder, "kernel.so")
@@ -344,5 +346,5 @@ def _compiled(source: str, *more_flags: str) -> Any:
     return function
 
 
-def _as_rows(factor: Array) -> Array:
+def _reshape_to_rows(factor: Array) -> Array:
     return factor.reshape((len(factor), -1))

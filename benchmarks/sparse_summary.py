@@ -1,15 +1,14 @@
-"""What the benchmark of sparse einsums says in the end: a ratio for each claim."""
+"""Summarize the benchmark of sparse einsums by one ratio for each claim."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from math import exp, log
-from statistics import median
+from statistics import geometric_mean, median
 
+from benchmarks.processes import run_command
 from benchmarks.sparse_rivals import TENSORA, UNFACTORIZED
 
 OURS, SPLATT = "feinsum", "SPLATT in C"
@@ -26,18 +25,18 @@ imported = perf_counter()
 feinsum.call_einsum("ijk,ja,ka->ia", tree, B, C)
 print(imported - start, perf_counter() - imported)
 """
-"""Import and first call of MTTKRP, without kernels on disk."""
+"""Import and first call of MTTKRP, without cached kernels."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """One entry of the benchmark.
+    """The measurements of one entry of the benchmark.
 
     Attributes:
-        kernel: of which kind it is.
-        seconds: of each contender.
-        operations: of the unfactorized nest, over those of the best path.
-        triad: part of the triad's bandwidth at which the arrays are read and written.
+        kernel: the kind of einsum.
+        seconds: median time of each contender.
+        operations: number for the unfactorized nest over that for the best path.
+        triad: effective bandwidth over that of the triad.
     """
 
     kernel: str
@@ -45,61 +44,60 @@ class Timed:
     operations: float
     triad: float
 
-    def over(self, *rivals: str) -> float | None:
-        """How many times as fast we are as the best of some; None if none is there."""
+    def compute_speedup(self, *rivals: str) -> float | None:
+        """Return the speed-up over the best of some rivals; None without times."""
         times = [self.seconds[name] for name in rivals if name in self.seconds]
         return min(times) / self.seconds[OURS] if times else None
 
 
-def mean(values: Iterable[float | None]) -> str:
-    """The geometric mean of those that are there.
+def format_mean(values: Iterable[float | None]) -> str:
+    """Format the geometric mean of ratios.
 
-    >>> mean([2.0, 8.0, None]), mean([])
+    >>> format_mean([2.0, 8.0, None]), format_mean([])
     ('4.00', '-')
     """
-    logs = [log(value) for value in values if value is not None]
-    return f"{exp(sum(logs) / len(logs)):.2f}" if logs else "-"
+    numbers = [value for value in values if value is not None]
+    return f"{geometric_mean(numbers):.2f}" if numbers else "-"
 
 
-def claims(entries: Iterable[Timed]) -> Iterator[str]:
-    """A line for each claim of which there are entries."""
+def list_claims(entries: Iterable[Timed]) -> Iterator[str]:
+    """Yield a line for each claim with entries."""
     by_kernel: dict[str, list[Timed]] = {}
     for entry in entries:
         by_kernel.setdefault(entry.kernel, []).append(entry)
     for kernel, ratios in by_kernel.items():
         yield f"{kernel}, geometric means of {len(ratios)} entries, times as fast as"
-        kind = _of_networks if kernel in ("ttmc", "tttc") else _of_matrices
-        yield from kind(ratios)
+        summarize = (
+            _summarize_networks if kernel in ("ttmc", "tttc") else _summarize_matrices
+        )
+        yield from summarize(ratios)
 
 
-def _of_networks(entries: list[Timed]) -> Iterator[str]:
-    ratios = [(entry.over(UNFACTORIZED) or 1.0, entry.operations) for entry in entries]
-    parts = mean(times / operations for times, operations in ratios)
-    yield f"- the unfactorized nest: {mean(times for times, _ in ratios)}"
+def _summarize_networks(entries: list[Timed]) -> Iterator[str]:
+    ratios = [
+        (entry.compute_speedup(UNFACTORIZED) or 1.0, entry.operations)
+        for entry in entries
+    ]
+    parts = format_mean(times / operations for times, operations in ratios)
+    yield f"- the unfactorized nest: {format_mean(times for times, _ in ratios)}"
     yield f"- its ratio of operations says: {parts} of that"
-    yield f"- {TENSORA}: {mean(entry.over(TENSORA) for entry in entries)}"
+    speedups = (entry.compute_speedup(TENSORA) for entry in entries)
+    yield f"- {TENSORA}: {format_mean(speedups)}"
 
 
-def _of_matrices(entries: list[Timed]) -> Iterator[str]:
+def _summarize_matrices(entries: list[Timed]) -> Iterator[str]:
     for names in (LIBRARIES, ("scipy",), (SPLATT,)):
-        ratio = mean(entry.over(*names) for entry in entries)
+        ratio = format_mean(entry.compute_speedup(*names) for entry in entries)
         yield f"- the best of {', '.join(names)}: {ratio}"
-    part = mean(entry.triad for entry in entries)
+    part = format_mean(entry.triad for entry in entries)
     yield f"- the triad, in bytes of all arrays per second: {part}"
 
 
-def cold_seconds(rounds: int = 3) -> tuple[float, float]:
-    """Medians of the import, and of the first call: search, code, compilation, run."""
-    seconds = []
-    command, nothing_kept = [sys.executable, "-c", COLD], {CACHE_VARIABLE: "off"}
-    for _ in range(rounds):
-        completed = subprocess.run(
-            command,
-            env=os.environ | nothing_kept,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        imports, call = map(float, completed.stdout.split())
-        seconds.append((imports, call))
-    return median(x for x, _ in seconds), median(x for _, x in seconds)
+def time_first_calls(rounds: int = 3) -> tuple[float, float]:
+    """Return the median times of the import, and of the first call."""
+    environment = os.environ | {CACHE_VARIABLE: "off"}
+    outputs = [
+        run_command([sys.executable, "-c", COLD], environment) for _ in range(rounds)
+    ]
+    imports, calls = zip(*(map(float, text.split()) for text in outputs), strict=True)
+    return median(imports), median(calls)

@@ -1,8 +1,7 @@
-"""One sparse einsum by tensora, which is TACO in Python: its time, and its result.
+"""Time one sparse einsum by tensora, which is TACO in Python.
 
-``sparse.py --tensora PYTHON`` runs it with an interpreter of an environment that has
-numpy and tensora: that needs another llvmlite than numba does. It uses one thread, and
-computes in double precision.
+``sparse.py --tensora PYTHON`` runs it with an interpreter that has numpy and tensora,
+which requires another llvmlite than numba. It uses one thread and double precision.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 
 
 def main(source: str, target: str) -> None:
-    """Compute the einsum in a file; the result goes to another one."""
+    """Compute the einsum of one file; the result is written to another one."""
     from tensora import Tensor, tensor_method
 
     arrays = np.load(source)

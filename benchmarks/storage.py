@@ -1,8 +1,7 @@
-"""How many bytes a fact takes: in SQLite, in PostgreSQL, exported, and as an answer.
+"""Measure the bytes of a fact: in SQLite, in PostgreSQL, exported, and in an answer.
 
-The facts are those of ``benchmarks/database.py``: those of the package, under the keys
-of many workloads, with samples that vary. Sizes are of whole files or databases, their
-tables and indexes included; an empty database is taken off.
+The facts are those of ``benchmarks/database.py``. Sizes are those of whole files or
+databases, including indexes, minus that of an empty database.
 """
 
 from __future__ import annotations
@@ -14,12 +13,18 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.database import DEVICES, N_DEVICES, N_RECIPES, facts, fill, workload
-from benchmarks.service import databases
+from benchmarks.database import (
+    DEVICES,
+    N_DEVICES,
+    N_RECIPES,
+    fill,
+    make_facts,
+    make_key,
+)
+from benchmarks.service import add_database_options, open_databases
+from benchmarks.tables import make_table
 from feinsum.db import SqlStore, open_store
 from feinsum.db.exchange.files import write_file
 from feinsum.db.exchange.merging import list_documents
@@ -30,20 +35,20 @@ from feinsum.service.answers import DeviceQuery, make_answer
 STDERR = Console(stderr=True)
 
 
-def of_databases(options: argparse.Namespace) -> Iterator[tuple[str, int]]:
-    """What each database grows by."""
-    with databases(options) as urls:
+def measure_databases(options: argparse.Namespace) -> Iterator[tuple[str, int]]:
+    """Yield the growth of each database."""
+    with open_databases(options) as urls:
         for name, url in urls.items():
             with open_store(url) as store:
                 before = store.stats().size_bytes
                 fill(store, options.records)
                 yield name, store.stats().size_bytes - before
                 if name == "SQLite":
-                    yield from of_exports(store)
+                    yield from measure_exports(store)
 
 
-def of_exports(store: SqlStore) -> Iterator[tuple[str, int]]:
-    """The sizes of exported files."""
+def measure_exports(store: SqlStore) -> Iterator[tuple[str, int]]:
+    """Yield the sizes of exported files."""
     with tempfile.TemporaryDirectory() as folder:
         for name, suffix in {"JSON Lines": "jsonl", "Parquet": "parquet"}.items():
             path = Path(folder) / f"facts.{suffix}"
@@ -51,13 +56,13 @@ def of_exports(store: SqlStore) -> Iterator[tuple[str, int]]:
             yield name, path.stat().st_size
 
 
-def of_answers() -> Iterator[tuple[str, int]]:
-    """The bodies of an answer of ``best``, for one device of several."""
-    of_one = list(islice(facts(N_RECIPES * N_DEVICES), N_RECIPES * N_DEVICES))
+def measure_answers() -> Iterator[tuple[str, int]]:
+    """Yield the sizes of an answer of ``best``, for one device of several."""
+    of_one = list(islice(make_facts(N_RECIPES * N_DEVICES), N_RECIPES * N_DEVICES))
     stored = [StoredFact(record, to_json(record)) for record in of_one]
     devices = {device.id: device for device in DEVICES}
     answer = make_answer(
-        workload(0), stored, DeviceQuery(DEVICES[0].id, "", "strict"), devices
+        make_key(0), stored, DeviceQuery(DEVICES[0].id, "", "strict"), devices
     )
     assert answer is not None
     n_facts = len(json.loads(answer.body)["facts"])
@@ -68,17 +73,13 @@ def of_answers() -> Iterator[tuple[str, int]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--records", type=int, default=100_000)
-    parser.add_argument("--on", choices=["sqlite", "postgresql"], nargs="+",
-                        default=["sqlite", "postgresql"])  # fmt: skip
-    parser.add_argument("--url", help="of an empty PostgreSQL database to use")
+    add_database_options(parser)
     options = parser.parse_args()
-    table = Table(f"{options.records} facts", box=box.SIMPLE, pad_edge=False)
-    table.add_column("in all", justify="right")
-    table.add_column("of a fact", justify="right")
-    for name, size in of_databases(options):
+    table = make_table([f"{options.records} facts"], ("total", "per fact"))
+    for name, size in measure_databases(options):
         of_one = f"{size / options.records:.0f} bytes"
         table.add_row(name, f"{size / 1e6:.1f} MB", of_one)
-    for name, size in of_answers():
+    for name, size in measure_answers():
         table.add_row(name, f"{size} bytes", "")
     Console().print(table)
 

@@ -1,9 +1,9 @@
-"""Programs of other packages, with and without feinsum: ``python -m benchmarks.users``.
+"""Time programs of other packages, with and without feinsum: ``python -m
+benchmarks.users``.
 
-Each is a script that runs in a process of its own, from start to end, as it is and with
-the lines that make it use feinsum; in turns, with empty caches first ("first") and then
-with what that left ("second"). Nothing is tuned. The scripts print what they compute,
-which is compared.
+Each script runs as a separate process, unchanged and with the lines that enable
+feinsum, alternately, with empty caches ("first") and with the caches of the first
+("second"). Nothing is tuned. The results that scripts print are compared.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,10 +21,11 @@ from pathlib import Path
 from statistics import geometric_mean, median
 from time import perf_counter
 
+from benchmarks.processes import run_command
 from feinsum.targets.processor import describe_host_processor
 
 UNSET = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
-"""Variables with which some machines slow down numpy."""
+"""Variables that slow down numpy on some machines."""
 TOLERANCE = 1e-6
 
 
@@ -34,11 +34,11 @@ class UserProgram:
     """A script, and the lines by which it uses feinsum.
 
     Attributes:
-        script: with ``{hook}`` where these lines are inserted, and ``{options}`` for
-            arguments of a call; ``{size}`` is a parameter.
-        hook, options: those with feinsum.
-        plain: the arguments without it.
-        size, tiny: the parameter, and for tests.
+        script: a template with ``{hook}`` for these lines, ``{options}`` for arguments
+            of a call, and ``{size}`` for a parameter.
+        hook, options: the values with feinsum.
+        plain: the options without it.
+        size, tiny: the size, and that of tests.
     """
 
     script: str
@@ -48,8 +48,8 @@ class UserProgram:
     options: str = ""
     plain: str = ""
 
-    def text(self, *, is_ours: bool, is_tiny: bool) -> str:
-        """Return the script as it is run."""
+    def write_text(self, *, is_ours: bool, is_tiny: bool) -> str:
+        """Return the script with its values."""
         hook, options = (self.hook, self.options) if is_ours else ("", self.plain)
         size = self.tiny if is_tiny else self.size
         return self.script.format(hook=hook, options=options, size=size)
@@ -74,7 +74,7 @@ BENZENE = "; ".join(
 RCCSD = "c = rccsd.RCCSD(field)\nc.kernel()\nprint(c.e_tot)"
 MP2 = """m = mp.MP2(field).run()
 print(m.e_tot, np.linalg.eigvalsh(m.make_rdm1())[-1])"""
-"""The energy, and the largest occupation of a natural orbital, which takes einsums."""
+"""Prints the energy, and the largest occupation of a natural orbital."""
 
 
 def make_chemistry(atoms: str, method: str, basis: str) -> UserProgram:
@@ -133,28 +133,24 @@ PROGRAMS = {
 }
 
 
-def timed(text: str, folder: Path) -> tuple[float, list[float]]:
+def run_script(text: str, folder: Path) -> tuple[float, list[float]]:
     """Run a script in a process; return its seconds, and the numbers it prints.
 
     Raises:
-        RuntimeError: if it fails.
+        ChildFailedError: if it fails.
     """
     environment = {k: v for k, v in os.environ.items() if k not in UNSET}
     environment |= {
         "FEINSUM_CACHE_DIR": str(folder / "cache"),
         "FEINSUM_DATABASE": str(folder / "facts.sqlite"),
     }
-    command = [sys.executable, "-c", text]
     start_s = perf_counter()
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment)
-    elapsed_s = perf_counter() - start_s
-    if ended.returncode:
-        raise RuntimeError(ended.stderr.strip().splitlines()[-1])
-    return elapsed_s, [*map(float, ended.stdout.split())]
+    output = run_command([sys.executable, "-c", text], environment)
+    return perf_counter() - start_s, [*map(float, output.split())]
 
 
 def measure(program: UserProgram, n_rounds: int, *, is_tiny: bool) -> dict[str, float]:
-    """Return the medians of the seconds: plain, first and second.
+    """Return the median seconds: plain, first and second.
 
     Raises:
         RuntimeError: if a script fails, or the results differ.
@@ -165,10 +161,10 @@ def measure(program: UserProgram, n_rounds: int, *, is_tiny: bool) -> dict[str, 
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             (folder / "cache").mkdir(mode=0o700)
-            for way in samples:
-                text = program.text(is_ours=way != "plain", is_tiny=is_tiny)
-                seconds, result = timed(text, folder)
-                samples[way].append(seconds)
+            for variant in samples:
+                text = program.write_text(is_ours=variant != "plain", is_tiny=is_tiny)
+                seconds, result = run_script(text, folder)
+                samples[variant].append(seconds)
                 results.append(result)
     if not all(
         isclose(x, y, rel_tol=TOLERANCE)
@@ -176,7 +172,7 @@ def measure(program: UserProgram, n_rounds: int, *, is_tiny: bool) -> dict[str, 
         for x, y in zip(result, results[0], strict=True)
     ):
         raise RuntimeError(f"the results differ: {results}")
-    return {way: median(seconds) for way, seconds in samples.items()}
+    return {variant: median(seconds) for variant, seconds in samples.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -185,29 +181,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="python -m benchmarks.users", description=__doc__.splitlines()[0]
     )
     parser.add_argument("--only", default="", help="programs whose names match")
-    parser.add_argument("--rounds", type=int, default=3, help="medians of so many")
-    parser.add_argument("--tiny", action="store_true", help="at sizes for tests")
+    parser.add_argument("--rounds", type=int, default=3, help="number of samples")
+    parser.add_argument("--tiny", action="store_true", help="use tiny sizes")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
-    found = {}
+    seconds_by_name = {}
     for name, program in PROGRAMS.items():
         if not re.search(options.only, name):
             continue
         print(f"{name} ...", end="\r", file=sys.stderr)
         try:
-            found[name] = measure(program, options.rounds, is_tiny=options.tiny)
+            seconds_by_name[name] = measure(
+                program, options.rounds, is_tiny=options.tiny
+            )
         except RuntimeError as error:
             print(f"{name}: {error}", file=sys.stderr)
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(seconds_by_name))
         return
     print(f"{describe_host_processor()}; seconds from start to end")
     print(f"{'program':<20}{'without':>9}{'first':>9}{'second':>9}{'ratio':>8}")
-    for name, seconds in found.items():
-        plain, first, second = (seconds[way] for way in ("plain", "first", "second"))
+    for name, seconds in seconds_by_name.items():
+        plain, first, second = (
+            seconds[variant] for variant in ("plain", "first", "second")
+        )
         print(f"{name:<20}{plain:9.2f}{first:9.2f}{second:9.2f}{second / plain:8.2f}")
-    if found:
-        ratios = [x["second"] / x["plain"] for x in found.values()]
+    if seconds_by_name:
+        ratios = [x["second"] / x["plain"] for x in seconds_by_name.values()]
         print(f"{'geometric mean':<47}{geometric_mean(ratios):8.2f}")
 
 

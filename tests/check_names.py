@@ -1,8 +1,8 @@
 """Names that say nothing: ``python tests/check_names.py [--count]``.
 
 A variable named ``found`` or ``one`` makes its reader look up what was found, or one of
-what. The exit status is 1 if a module outside ``PENDING`` binds such a name, as a
-variable, a parameter, a field or a function; ``--count`` counts them by package.
+what. The exit status is 1 if a module binds such a name, as a variable, a parameter, a
+field or a function; ``--count`` counts them by package.
 """
 
 from __future__ import annotations
@@ -50,9 +50,6 @@ ALLOWED = {
     ("db/exchange/garbage.py", "place"),  # likewise
 }
 
-PENDING = ("benchmarks",)
-"""Folders whose names are still to be renamed."""
-
 
 def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Each name that a module binds, with its line."""
@@ -83,7 +80,7 @@ def main(arguments: list[str]) -> int:
                 if is_vague(name):
                     vague[package] += 1
                     is_allowed = (str(module), name) in ALLOWED
-                    if not (is_allowed or str(module).startswith(PENDING)):
+                    if not is_allowed:
                         failures.append(f"{module}:{line}: {name!r} says nothing")
     if "--count" in arguments:
         for package in sorted(total):

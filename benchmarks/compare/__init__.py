@@ -1,1 +1,1 @@
-"""An einsum of yours against numpy, opt_einsum, torch, JAX and TBLIS."""
+"""Compare the time of one einsum with numpy, opt_einsum, torch, JAX and TBLIS."""

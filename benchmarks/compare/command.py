@@ -1,17 +1,17 @@
-"""The command: what is compared, and how the times are shown."""
+"""The command-line interface: options, table, JSON and plot."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_letters
 from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from benchmarks.compare.contest import OURS, Outcome, Subject, hold
-from benchmarks.compare.lengths import Length, draw_lengths
+from benchmarks.compare.contest import OURS, Outcome, Problem, compare_libraries
 from benchmarks.compare.rivals import RIVALS
 from feinsum.cli.shared.failure import report_failure, say
 from feinsum.cli.shared.notation import DEFAULT_DTYPE, read_einsum, read_values
@@ -28,6 +28,7 @@ from feinsum.cli.shared.options import (
 )
 from feinsum.cli.shared.output import print_json, print_table, to_digits
 from feinsum.drawing import check_plots
+from feinsum.drawing.plots import build_figure
 from feinsum.errors import FeinsumError
 from feinsum.ir import BatchedEinsum, list_size_names
 from feinsum.measure import make_reference
@@ -39,7 +40,7 @@ Examples:
   python -m benchmarks.compare "ij,j->i" --sizes i=n,j=4 --plot matvec.png
 """
 
-CURE = "repeat on an idle machine ('feinsum doctor' shows its load)"
+REMEDY = "repeat on an idle machine ('feinsum doctor' shows its load)"
 
 SUFFIXES = (".pdf", ".png", ".svg")
 
@@ -79,15 +80,15 @@ def compare(
 ) -> None:
     """Time an einsum against numpy, torch, JAX and others.
 
-    All installed libraries get the same arrays. Results are checked before timing,
-    and runs alternate. Use an idle machine.
+    All installed libraries get the same arrays. Results are checked before timing, and
+    runs alternate. Use an idle machine.
     """
     if plot is not None:
         _check_plot(plot)
     einsum = read_einsum(subscripts, sizes, dtype=dtype)
-    values = _values(einsum, read_values(size or (), "--size"))
-    outcomes = hold(
-        _subject(einsum, values),
+    values = _choose_sizes(einsum, read_values(size or (), "--size"))
+    outcomes = compare_libraries(
+        _make_problem(einsum, values),
         device=device,
         database=database,
         policy=policy,
@@ -97,7 +98,7 @@ def compare(
     if plot is not None:
         _draw(str(einsum), outcomes, plot)
     if as_json:
-        print_json(_document(einsum, values, outcomes))
+        print_json(_make_document(einsum, values, outcomes))
     else:
         _print(einsum, values, outcomes)
 
@@ -115,8 +116,8 @@ def _refuse(message: str) -> typer.BadParameter:
     return typer.BadParameter(message, param_hint="--plot")
 
 
-def _values(einsum: BatchedEinsum, sizes: dict[str, int]) -> dict[str, int]:
-    """A value for every size parameter."""
+def _choose_sizes(einsum: BatchedEinsum, sizes: dict[str, int]) -> dict[str, int]:
+    """Return a value for every size parameter."""
     names = sorted(list_size_names(einsum))
     if unknown := sorted(set(sizes) - set(names)):
         raise typer.BadParameter(
@@ -126,8 +127,8 @@ def _values(einsum: BatchedEinsum, sizes: dict[str, int]) -> dict[str, int]:
     return choose_default_sizes(einsum, sizes)
 
 
-def _subject(einsum: BatchedEinsum, values: dict[str, int]) -> Subject:
-    """Random operands, their result, and subscripts that every library reads."""
+def _make_problem(einsum: BatchedEinsum, values: dict[str, int]) -> Problem:
+    """Draw operands, and rename the indices to letters that every library accepts."""
     if len(einsum.rows) > 1 or einsum.sparse_position is not None:
         raise typer.BadParameter(
             "expected one row of dense arrays; compare rows one by one",
@@ -145,7 +146,7 @@ def _subject(einsum: BatchedEinsum, values: dict[str, int]) -> Subject:
     )
     reference = make_reference(einsum)
     arguments = reference.arguments(values)
-    return Subject(
+    return Problem(
         subscripts=f"{','.join(inputs)}->{output}",
         operands=tuple(arguments[operand.name] for operand in einsum.rows[0]),
         expected=reference.results(arguments)[0],
@@ -153,7 +154,7 @@ def _subject(einsum: BatchedEinsum, values: dict[str, int]) -> Subject:
     )
 
 
-def _document(
+def _make_document(
     einsum: BatchedEinsum, values: dict[str, int], outcomes: Sequence[Outcome]
 ) -> dict[str, Any]:
     return {
@@ -201,7 +202,7 @@ def _print(
         if outcome.why_not:
             typer.echo(f"{outcome.name}: {outcome.why_not}")
     if noisy := [outcome.name for outcome in timed if outcome.is_noisy]:
-        say(f"noisy timings: {', '.join(noisy)}; {CURE}")
+        say(f"noisy timings: {', '.join(noisy)}; {REMEDY}")
 
 
 def _draw(title: str, outcomes: Sequence[Outcome], path: Path) -> None:
@@ -210,10 +211,55 @@ def _draw(title: str, outcomes: Sequence[Outcome], path: Path) -> None:
         if outcome.samples_s:
             ends_s = (outcome.median_s, *outcome.quartiles_s)
             middle, low, high = (1e3 * end_s for end_s in ends_s)
-            lengths.append(
-                Length(outcome.name, middle, low, high, outcome.name == OURS)
-            )
+            lengths.append(Bar(outcome.name, middle, low, high, outcome.name == OURS))
     try:
-        draw_lengths(title, "ms", lengths, path)
+        draw_bars(title, "ms", lengths, path)
     except OSError as error:
         raise _refuse(f"{str(path)!r} cannot be written: {error.strerror}") from None
+
+
+HIGHLIGHT, OTHERS, INK = "#0f8b6d", "#9aa5b1", "#444444"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar of the chart.
+
+    Attributes:
+        low, high: ends of the error bar.
+        is_ours: whether it is highlighted.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    is_ours: bool = False
+
+
+def draw_bars(title: str, unit: str, bars: Sequence[Bar], path: str | Path) -> None:
+    """Draw a horizontal bar chart into a file, overwriting it; the first bar is on top.
+
+    Raises:
+        FeinsumError: if matplotlib is not installed.
+        OSError: if the file cannot be written.
+    """
+    figure = build_figure(7, 1.2 + 0.4 * len(bars))
+    axes = figure.subplots()
+    drawn = axes.barh(
+        [bar.name for bar in bars],
+        [bar.value for bar in bars],
+        xerr=[
+            [bar.value - bar.low for bar in bars],
+            [bar.high - bar.value for bar in bars],
+        ],
+        color=[HIGHLIGHT if bar.is_ours else OTHERS for bar in bars],
+        ecolor=INK,
+    )
+    axes.bar_label(drawn, [f"{bar.value:.3g}" for bar in bars], padding=4, size=9)
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.set_xlabel(unit)
+    axes.set_title(title, size=10, parse_math=False, wrap=True)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=130)

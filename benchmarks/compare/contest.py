@@ -1,19 +1,21 @@
-"""Ours and the rivals on the same arrays: checked, then timed in turns."""
+"""Time feinsum and other libraries on the same arrays, after a check of their
+results.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from math import inf
 from statistics import median
-from time import perf_counter, process_time, sleep
 
 import numpy as np
 
 from benchmarks.compare.rivals import Evaluate, Rival
+from benchmarks.timing import time_call, wait_until_idle
 from feinsum.calling import NumpyStepsCall, PreparedCall, prepare_call
 from feinsum.errors import FeinsumError
 from feinsum.measure import Timer, compute_largest_error, compute_tolerance, interleave
@@ -22,18 +24,18 @@ from feinsum.records import Policy, compute_quartiles, is_noisy
 
 OURS = "feinsum"
 ROUNDS, WARM_UP, LONGEST_S = 15, 2, 5.0
-STEP_S, REST_S = 0.005, 0.5
-"""For how long threads are watched, and how long they may take to come to rest."""
+REST_S = 0.5
+"""Longest wait for threads that spin."""
 
 
 @dataclass(frozen=True)
-class Subject:
-    """The einsum that all contestants evaluate.
+class Problem:
+    """The einsum to evaluate, with its operands and expected result.
 
     Attributes:
-        subscripts: of letters.
+        subscripts: with single letters as indices.
         expected: the result.
-        n_terms: most products in a sum.
+        n_terms: number of products in the longest sum; determines the tolerance.
     """
 
     subscripts: str
@@ -44,13 +46,13 @@ class Subject:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a contender did.
+    """The samples of one library, or the reason why there are none.
 
     Attributes:
-        version: of its package.
-        samples_s: empty if it was not timed.
-        why_not: why it was not.
-        note: what ours did.
+        version: of the package.
+        samples_s: run times; empty if it was not timed.
+        why_not: the reason, if it was not timed.
+        note: how feinsum computes the result.
     """
 
     name: str
@@ -61,18 +63,18 @@ class Outcome:
 
     @property
     def median_s(self) -> float:
-        """Infinite if it was not timed."""
+        """Return the median run time, or infinity without samples."""
         return median(self.samples_s) if self.samples_s else inf
 
     @property
     def quartiles_s(self) -> tuple[float, float]:
-        """The lower and the upper one of the samples."""
+        """Return the lower and the upper quartile."""
         quartiles_s = compute_quartiles(self.samples_s)
         return quartiles_s.low, quartiles_s.high
 
     @property
     def spread_s(self) -> float:
-        """The interquartile range."""
+        """Return the interquartile range."""
         low, high = self.quartiles_s
         return high - low
 
@@ -82,36 +84,24 @@ class Outcome:
 
 
 @dataclass
-class Entrant:
-    """A contender that holds its operands, timed by the wall clock.
+class Contender:
+    """A library that is timed by the wall clock, when all threads are idle.
 
-    Threads of OpenBLAS and others spin for a while after a call, which would be blamed
-    on whoever comes next. So every run waits for them, and comes after one of the same
-    contender that does not count.
+    Threads of OpenBLAS and others spin for a while after a call, and would slow down
+    the library that runs next. So each run waits for them, and follows an untimed run.
     """
 
     evaluate: Evaluate
     timer: Timer = "wall"
 
     def run(self, timer: Timer | None = None) -> float:
-        _settle()
+        wait_until_idle(limit_s=REST_S)
         self.evaluate()
-        start_s = perf_counter()
-        self.evaluate()
-        return perf_counter() - start_s
+        return time_call(self.evaluate)
 
 
-def _settle(worked: Callable[[], float] = process_time) -> None:
-    """Wait until no thread of this process works, but not for ever."""
-    for _ in range(round(REST_S / STEP_S)):
-        before = worked()
-        sleep(STEP_S)
-        if worked() - before < STEP_S / 5:
-            return
-
-
-def hold(
-    subject: Subject,
+def compare_libraries(
+    problem: Problem,
     *,
     device: str | None = None,
     database: str | None = None,
@@ -119,26 +109,28 @@ def hold(
     effort: Effort | None = None,
     rivals: Sequence[Rival],
 ) -> list[Outcome]:
-    """The outcomes, the fastest first; whoever was not timed is last."""
+    """Check and time all libraries; the fastest is first, libraries without times
+    last.
+    """
     call = prepare_call(
-        subject.subscripts,
-        *subject.operands,
+        problem.subscripts,
+        *problem.operands,
         device=device,
         database=database,
         policy=policy,
         effort=effort or "estimate",
     )
     prepared: list[tuple[Outcome, Evaluate | None]] = [
-        _checked(
-            Outcome(OURS, version("feinsum"), note=_note(call)),
-            lambda: lambda: call.run(subject.operands),
-            subject,
+        _check_result(
+            Outcome(OURS, version("feinsum"), note=_describe_call(call)),
+            lambda: lambda: call.run(problem.operands),
+            problem,
         )
     ]
-    prepared += [_entered(rival, subject) for rival in rivals]
+    prepared += [_prepare_rival(rival, problem) for rival in rivals]
     ready = [(outcome, run) for outcome, run in prepared if run is not None]
     times = interleave(
-        [Entrant(run) for _, run in ready],
+        [Contender(run) for _, run in ready],
         rounds=ROUNDS,
         warmup=WARM_UP,
         max_total_s=LONGEST_S,
@@ -153,55 +145,50 @@ def hold(
     ]
 
 
-def _entered(rival: Rival, subject: Subject) -> tuple[Outcome, Evaluate | None]:
+def _prepare_rival(rival: Rival, problem: Problem) -> tuple[Outcome, Evaluate | None]:
     if find_spec(rival.package) is None:
         why = f"not installed; run: pip install {rival.distribution}"
         return Outcome(rival.name, "", why_not=why), None
 
     def prepare() -> Evaluate:
         module = import_module(rival.package)
-        return rival.prepare(module, subject.subscripts, subject.operands)
+        return rival.prepare(module, problem.subscripts, problem.operands)
 
-    return _checked(Outcome(rival.name, version(rival.distribution)), prepare, subject)
+    return _check_result(
+        Outcome(rival.name, version(rival.distribution)), prepare, problem
+    )
 
 
-def _checked(
-    outcome: Outcome, prepare: Callable[[], Evaluate], subject: Subject
+def _check_result(
+    outcome: Outcome, prepare: Callable[[], Evaluate], problem: Problem
 ) -> tuple[Outcome, Evaluate | None]:
-    """The evaluation, unless it fails or is wrong."""
+    """Prepare the evaluation; no function is returned if it fails or is wrong."""
     try:
         evaluate = prepare()
-        error = compute_largest_error(np.asarray(evaluate()), subject.expected)
+        error = compute_largest_error(np.asarray(evaluate()), problem.expected)
     except FeinsumError:
         raise
-    except Exception as problem:  # noqa: BLE001  # whatever a library raises is told
-        text = next(iter(str(problem).strip().splitlines()), "")
-        return _left_out(outcome, f"{type(problem).__name__}: {text:.200}"), None
-    allowed = compute_tolerance(subject.expected.dtype, subject.n_terms)
-    if not error <= allowed:
-        why = f"wrong result: error {error:.1e}, allowed {allowed:.1e}"
-        return _left_out(outcome, why), None
+    except Exception as cause:  # noqa: BLE001  # libraries raise anything
+        text = next(iter(str(cause).strip().splitlines()), "")
+        return _exclude(outcome, f"{type(cause).__name__}: {text:.200}"), None
+    tolerance = compute_tolerance(problem.expected.dtype, problem.n_terms)
+    if not error <= tolerance:
+        why = f"wrong result: error {error:.1e}, allowed {tolerance:.1e}"
+        return _exclude(outcome, why), None
     return outcome, evaluate
 
 
-def _left_out(outcome: Outcome, why: str) -> Outcome:
+def _exclude(outcome: Outcome, why: str) -> Outcome:
     return Outcome(outcome.name, outcome.version, why_not=why, note=outcome.note)
 
 
-def _note(call: PreparedCall | NumpyStepsCall) -> str:
-    """How our result is computed, in words."""
-    return ", ".join(_parts(call))
-
-
-def _parts(call: PreparedCall | NumpyStepsCall) -> Iterator[str]:
+def _describe_call(call: PreparedCall | NumpyStepsCall) -> str:
+    """Return how feinsum computes the result."""
     kernel = call.kernel
     if isinstance(call, NumpyStepsCall):
-        yield "numpy"
-    elif kernel is None:
-        yield "view of the operand"
-    elif kernel.is_retrieved:
-        yield "recorded recipe"
-    elif kernel.spec is not None:
-        yield f"predicted: {kernel.spec}"
-    else:
-        yield "untransformed"
+        return "numpy"
+    if kernel is None:
+        return "view of the operand"
+    if kernel.is_retrieved:
+        return "recorded recipe"
+    return "untransformed" if kernel.spec is None else f"predicted: {kernel.spec}"

@@ -1,9 +1,9 @@
-"""The experiments of the paper: 48 contractions and 40 operators against rivals.
+"""The paper's experiments: 48 contractions of TCCG and 40 DG operators against rivals.
 
-``entries`` says what is evaluated, ``rivals`` and ``ours`` how each contender does
-it, ``terms`` with which memory, ``contest`` times one entry in a process of its own
-(``child``, started by ``isolation``), ``results`` keeps and compares what came of it,
-``report`` and ``figures`` show it, ``command`` puts them together.
+``entries`` defines the einsums, ``rivals`` and ``ours`` how contenders evaluate them,
+``terms`` the settings of memory and threads. ``contest`` times one entry in a separate
+process (``child``, started by ``isolation``). ``results`` stores and compares samples,
+``report`` and ``figures`` print and draw them, and ``command`` runs it all.
 
 Source: paper, sections 8.1 and 8.2.
 """

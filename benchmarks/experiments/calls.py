@@ -1,4 +1,6 @@
-"""The tables of the suite of everyday einsums: what a call gains, and what it loses."""
+"""Tables for the everyday suite: speed-ups by size and class, and the entries that
+lose.
+"""
 
 from __future__ import annotations
 
@@ -8,50 +10,51 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.experiments.entries import entry_at
-from benchmarks.experiments.report import milliseconds
+from benchmarks.experiments.entries import find_entry
+from benchmarks.experiments.report import format_ms, make_compact_table
 from benchmarks.experiments.results import (
     Comparison,
     Outcome,
     Report,
     Result,
-    geometric_mean,
+    compute_geometric_mean,
 )
 from feinsum.suites import EVERYDAY
 
-__all__ = ["SIZES", "class_of", "show_calls"]
+__all__ = ["SIZES", "classify_einsum", "show_calls"]
 
 SIZES = ("small", "medium", "large")
 OURS = ("feinsum untuned", "feinsum tuned")
 LOST = 0.9
-"""The ratio below which an entry is lost."""
+"""Ratio below which an entry counts as a loss."""
 
 
 def show_calls(report: Report, console: Console) -> None:
-    """By size, by class, and every entry that is lost; at most 80 columns wide."""
+    """Print ratios by size, by class, and every loss; at most 80 columns wide."""
 
     def say(line: str) -> None:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
 
     results = [*report.results.values()]
     for name in OURS:
-        if not any(r.against(ours=name) for r in results):
+        if not any(r.compare(ours=name) for r in results):
             continue
         say(f"\n{name}: ratios of times, a rival's over ours (above 1, ours is faster)")
         groups = {size: [r for r in results if r.group == size] for size in SIZES}
         groups["medium and large"] = [*groups["medium"], *groups["large"]]
-        console.print(_means(groups, name, "size"))
-        console.print(_means(_by_class(results), name, "class"))
+        console.print(_tabulate_means(groups, name, "size"))
+        console.print(_tabulate_means(_group_by_class(results), name, "class"))
         say(f"lost: below {LOST} of the best rival")
-        console.print(_lost(results, name))
-    for line in _wrong(results):
+        console.print(_tabulate_losses(results, name))
+    for line in _list_failures(results):
         say(line)
 
 
-def class_of(subscripts: str) -> str:
-    """What kind of einsum it is, by who has which index.
+def classify_einsum(subscripts: str) -> str:
+    """Classify an einsum by which operands have which indices.
 
-    >>> [class_of(x) for x in ("ij->ji", "ij->i", "ij,jk->ik", "bij,bj->bi", "i,j->ij")]
+    >>> examples = "ij->ji", "ij->i", "ij,jk->ik", "bij,bj->bi", "i,j->ij"
+    >>> [classify_einsum(x) for x in examples]
     ['view', 'sum of one', 'product of matrices', 'matrix times vector', 'pointwise']
     """
     inputs, _, output = subscripts.partition("->")
@@ -68,41 +71,33 @@ def class_of(subscripts: str) -> str:
     return ("inner product", "matrix times vector", "product of matrices")[n_free]
 
 
-def _table(*names: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(names[0], no_wrap=True)
-    for name in names[1:]:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
-
-
-def _by_class(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """Without small entries, whose times are those of calls."""
+def _group_by_class(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Group medium and large entries by class; the time of small ones is overhead."""
     groups: dict[str, list[Result]] = {}
     for result in results:
         if result.group != "small":
-            entry = entry_at(EVERYDAY, result.name, result.sizes)
-            groups.setdefault(class_of(entry.subscripts), []).append(result)
+            entry = find_entry(EVERYDAY, result.name, result.sizes)
+            groups.setdefault(classify_einsum(entry.subscripts), []).append(result)
     return dict(sorted(groups.items()))
 
 
-def _means(groups: dict[str, list[Result]], ours: str, heading: str) -> Table:
-    table = _table(
-        heading, "entries", "best", "numpy", "lost", "worst", "first s", "second s"
+def _tabulate_means(groups: dict[str, list[Result]], ours: str, heading: str) -> Table:
+    table = make_compact_table(
+        [heading], "entries", "best", "numpy", "lost", "worst", "first s", "second s"
     )
     for group, results in groups.items():
-        compared = _compared(results, ours)
+        compared = _compare_all(results, ours)
         if not compared:
             continue
         ratios = [c.ratio for _, c in compared]
-        against = [c.ratio for r in results if (c := r.against("numpy", ours=ours))]
+        against = [c.ratio for r in results if (c := r.compare("numpy", ours=ours))]
         firsts = [c.ours.first_s for _, c in compared if c.ours.first_s is not None]
         seconds = [c.ours.second_s for _, c in compared if c.ours.second_s is not None]
         table.add_row(
             group,
             str(len(compared)),
-            _number(geometric_mean(ratios)),
-            _number(geometric_mean(against)),
+            _format_ratio(compute_geometric_mean(ratios)),
+            _format_ratio(compute_geometric_mean(against)),
             f"{sum(x < LOST for x in ratios) / len(ratios):.0%}",
             f"{min(ratios):.2f}",
             f"{median(firsts):.2f}" if firsts else "-",
@@ -111,40 +106,42 @@ def _means(groups: dict[str, list[Result]], ours: str, heading: str) -> Table:
     return table
 
 
-def _compared(results: Sequence[Result], ours: str) -> list[tuple[Result, Comparison]]:
-    return [(r, c) for r in results if (c := r.against(ours=ours))]
+def _compare_all(
+    results: Sequence[Result], ours: str
+) -> list[tuple[Result, Comparison]]:
+    return [(r, c) for r in results if (c := r.compare(ours=ours))]
 
 
-def _number(value: float | None) -> str:
+def _format_ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _lost(results: Sequence[Result], ours: str) -> Table:
-    table = _table("entry", "ratio", "ours ms", "rival ms")
+def _tabulate_losses(results: Sequence[Result], ours: str) -> Table:
+    table = make_compact_table(["entry"], "ratio", "ours ms", "rival ms")
     table.add_column("rival, our recipe", no_wrap=True)
     compared = sorted(
-        _compared(results, ours), key=lambda comparison: comparison[1].ratio
+        _compare_all(results, ours), key=lambda comparison: comparison[1].ratio
     )
     for result, comparison in compared:
         if comparison.ratio < LOST:
             table.add_row(
                 result.name,
                 f"{comparison.ratio:.2f}",
-                milliseconds(comparison.ours.median_s),
-                milliseconds(comparison.rival.median_s),
+                format_ms(comparison.ours.median_s),
+                format_ms(comparison.rival.median_s),
                 f"{comparison.name}, {comparison.ours.note.partition('@')[0]}",
             )
     return table
 
 
-def _wrong(results: Sequence[Result]) -> Iterator[str]:
-    """Whoever of ours has no time, or a wrong result."""
+def _list_failures(results: Sequence[Result]) -> Iterator[str]:
+    """Report results of ours that are wrong or missing."""
     for result in results:
         for outcomes in result.runs.values():
             for name, outcome in outcomes.items():
                 if name == OURS[0] and not outcome.is_ok:
-                    yield f"{name} at {result.name}: {_why(outcome)}"
+                    yield f"{name} at {result.name}: {_explain_failure(outcome)}"
 
 
-def _why(outcome: Outcome) -> str:
+def _explain_failure(outcome: Outcome) -> str:
     return f"{outcome.status}: {outcome.why}"

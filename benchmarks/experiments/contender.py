@@ -1,4 +1,4 @@
-"""What is asked of a contender, ours or a rival."""
+"""The interface of contenders: feinsum and its rivals."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from feinsum.measure import Timer
 
 
 class Ready(Protocol):
-    """A contender that holds its arrays; a :class:`feinsum.measure.timing.Timeable`.
+    """A contender that is bound to its arrays; see
+    :class:`feinsum.measure.timing.Timeable`.
 
     Attributes:
-        note: what is worth saying about it, such as the name of a recipe.
+        note: shown in the report, such as the name of a recipe.
     """
 
     note: str
@@ -26,14 +27,14 @@ class Ready(Protocol):
     @property
     def timer(self) -> Timer: ...
     def run(self, timer: Timer | None = None) -> float: ...
-    def results(self) -> list[np.ndarray]: ...
+    def read_results(self) -> list[np.ndarray]: ...
 
 
 class Contender(Protocol):
-    """A way to evaluate entries.
+    """An implementation that evaluates entries.
 
     Attributes:
-        package: the distribution that it needs.
+        package: the module that it requires.
     """
 
     name: str
@@ -43,16 +44,17 @@ class Contender(Protocol):
 
 
 class NotApplicableError(Exception):
-    """The contender does not take part in this entry; the message says why."""
+    """The contender skips this entry; the message says why."""
 
 
 @dataclass
 class Called:
-    """A function of no arguments, timed by the wall clock until its result is there.
+    """A function without arguments, timed by the wall clock until its result is
+    complete.
 
     Attributes:
-        call: gives the results of all rows.
-        finish: waits for them.
+        call: returns the results of all rows.
+        finish: waits until they are complete.
     """
 
     call: Callable[[], Sequence[Any]]
@@ -62,7 +64,7 @@ class Called:
     last: Sequence[Any] = ()
 
     def run(self, timer: Timer | None = None) -> float:
-        """As the next run makes its results, those of the run before are dropped."""
+        """Time a call; results of the previous run are freed first."""
         self.last = ()
         start = perf_counter()
         results = self.call()
@@ -71,5 +73,5 @@ class Called:
         self.last = results
         return elapsed_s
 
-    def results(self) -> list[np.ndarray]:
+    def read_results(self) -> list[np.ndarray]:
         return [np.asarray(result) for result in self.last]

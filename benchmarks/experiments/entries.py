@@ -1,22 +1,22 @@
-"""What is evaluated: the entries of the suites, their arrays and references.
+"""The entries of the suites, with their operands and reference results.
 
 Source: paper, sections 8.1 (operators of discontinuous Galerkin methods) and 8.2
-(the contractions of TCCG, with operands that are not in memory).
+(contractions of TCCG whose operands are expressions).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import exp, log, prod
+from random import Random
 from typing import Any
 
 import numpy as np
 import opt_einsum
 
 import feinsum
-from benchmarks.experiments.drawn import drawn_entries, drawn_entry
 from benchmarks.experiments.functions import (
     Affine,
     Average,
@@ -37,13 +37,13 @@ _DG_FUNCTIONS: dict[str | None, Callable[[str], Function]] = {
 
 @dataclass(frozen=True)
 class Entry:
-    """A batched einsum whose operands are functions.
+    """A batched einsum whose operands are functions of arrays.
 
     Attributes:
-        group: the part of its suite: a category of TCCG, an operator of DG.
-        rows: for each row the functions of its operands.
+        group: category of TCCG, or operator of DG.
+        rows: the operands of each row, as functions.
         sizes: the extent of every index.
-        parametric: indices whose extents the kernel gets at run time.
+        parametric: indices whose extents are run-time arguments of the kernel.
         dtype: of all arrays.
     """
 
@@ -70,7 +70,7 @@ class Entry:
 
     @property
     def operands(self) -> dict[Function, str]:
-        """Every function once, with the indices of its axes."""
+        """Return every function once, with the indices of its axes."""
         return {
             function: term
             for row in self.rows
@@ -79,60 +79,67 @@ class Entry:
 
     @property
     def arrays(self) -> dict[str, Shape]:
-        """The arrays in memory."""
+        """Return the shapes of the arrays in memory."""
         return {
             name: shape
             for function, term in self.operands.items()
-            for name, shape in function.shapes(self.shape(term)).items()
+            for name, shape in function.list_shapes(self.get_shape(term)).items()
         }
 
     @property
     def scalars(self) -> dict[str, float]:
         return {k: v for f in self.operands for k, v in f.scalars.items()}
 
-    def shape(self, term: str) -> Shape:
+    def get_shape(self, term: str) -> Shape:
         return tuple(self.sizes[index] for index in term)
 
     @property
     def n_points(self) -> int:
-        """Points of the loop nest, which is what the untransformed kernel visits."""
+        """Return the number of points of the loop nest that the untransformed kernel
+        has.
+        """
         return len(self.rows) * prod(self.sizes.values())
 
     @property
     def n_terms(self) -> int:
-        """Products that are summed for one entry of a result."""
+        """Return the number of products that are summed for one entry of a result."""
         return prod(n for index, n in self.sizes.items() if index not in self.output)
 
     @property
     def flops(self) -> int:
-        """``2*prod(extents)`` for a contraction of two operands, as TCCG counts; else
-        the operations of the cheapest order of contraction, row by row. The functions
-        of the operands are not counted.
+        """Return ``2*prod(extents)`` for a contraction of two operands, as TCCG counts.
+
+        For others, these are the operations of the cheapest contraction path, row by
+        row. Functions of operands are not counted.
         """
         if len(self.terms) == 2:
             return 2 * self.n_points
-        return sum(count_operations(self.einsum(), self.parameters).values())
+        return sum(count_operations(self.make_einsum(), self.parameters).values())
 
     @property
     def footprint_bytes(self) -> int:
-        """Bytes of every array that is read and of every result, each once."""
-        n_results = len(self.rows) * prod(self.shape(self.output))
+        """Return the bytes of all arrays that are read, and of all results, each
+        once.
+        """
+        n_results = len(self.rows) * prod(self.get_shape(self.output))
         itemsize = np.dtype(self.dtype).itemsize
         return itemsize * (sum(map(prod, self.arrays.values())) + n_results)
 
     @property
     def parameters(self) -> dict[str, int]:
-        """The run-time sizes, which are named after their indices."""
+        """Return the run-time sizes, which are named after their indices."""
         return {f"N{index}": self.sizes[index] for index in self.parametric}
 
     @property
     def extents(self) -> dict[str, int | str]:
-        """The extent of every index: a number, or the name of a run-time size."""
+        """Return the extent of every index: a number, or the name of a run-time
+        size.
+        """
         named = {index: f"N{index}" for index in self.parametric}
         return {**self.sizes, **named}
 
-    def einsum(self, dtype: str | None = None) -> feinsum.BatchedEinsum:
-        """The idealized einsum: every operand an array.
+    def make_einsum(self, dtype: str | None = None) -> feinsum.BatchedEinsum:
+        """Return the idealized einsum, whose operands are arrays.
 
         Args:
             dtype: of all arrays; by default that of the entry.
@@ -148,28 +155,32 @@ class Entry:
         ]
         return feinsum.batched_einsum(self.subscripts, rows)
 
-    def values(self, seed: int = 0) -> dict[str, Any]:
-        """Arrays, uniform in 0.5 to 1.5 or whole numbers, and scalars, by name."""
+    def draw_values(self, seed: int = 0) -> dict[str, Any]:
+        """Draw all arrays, uniform in 0.5 to 1.5 or integers, and return scalars,
+        too.
+        """
         rng = np.random.default_rng(seed)
-        drawn = {
-            name: _drawn(rng, shape, np.dtype(self.dtype))
+        arrays = {
+            name: _draw_array(rng, shape, np.dtype(self.dtype))
             for name, shape in self.arrays.items()
         }
-        return {**drawn, **self.scalars}
+        return {**arrays, **self.scalars}
 
-    def reference(self, values: Mapping[str, Any]) -> list[np.ndarray]:
-        """The results, from operands in memory, by numpy along the best path."""
+    def compute_reference(self, values: Mapping[str, Any]) -> list[np.ndarray]:
+        """Compute the results with opt_einsum and numpy from evaluated operands."""
         return [
             np.asarray(
                 opt_einsum.contract(
-                    self.subscripts, *(f.fresh(np, values) for f in row)
+                    self.subscripts, *(f.evaluate(np, values) for f in row)
                 )
             )
             for row in self.rows
         ]
 
 
-def _drawn(rng: np.random.Generator, shape: Shape, dtype: np.dtype[Any]) -> np.ndarray:
+def _draw_array(
+    rng: np.random.Generator, shape: Shape, dtype: np.dtype[Any]
+) -> np.ndarray:
     if dtype.kind in "iub":
         return rng.integers(0, 4, shape).astype(dtype)
     values = rng.random(shape)
@@ -179,19 +190,19 @@ def _drawn(rng: np.random.Generator, shape: Shape, dtype: np.dtype[Any]) -> np.n
     return values.astype(dtype, copy=False)
 
 
-def scaled_to(entry: Entry, max_gflop: float) -> Entry:
-    """The entry with all its extents multiplied by one factor, if it is too large.
+def limit_operations(entry: Entry, max_gflop: float) -> Entry:
+    """Shrink all extents by the same factor if the entry has too many operations.
 
     >>> matmul = Entry("", "", "", "ac,cb->ab", ((Plain("A"), Plain("B")),),
     ...                {"a": 5136, "b": 5120, "c": 5136})
-    >>> dict(scaled_to(matmul, 20).sizes)
+    >>> dict(limit_operations(matmul, 20).sizes)
     {'a': 2152, 'b': 2144, 'c': 2152}
     """
     return replace(entry, sizes=scale_sizes(entry.sizes, entry.flops, max_gflop * 1e9))
 
 
-def with_elements(entry: Entry, scale: float) -> Entry:
-    """The operator on a smaller or larger mesh; other extents stay."""
+def scale_elements(entry: Entry, scale: float) -> Entry:
+    """Return the operator on a mesh with more or fewer elements."""
     sizes = {
         index: max(1, round(scale * n)) if index in entry.parametric else n
         for index, n in entry.sizes.items()
@@ -199,8 +210,8 @@ def with_elements(entry: Entry, scale: float) -> Entry:
     return replace(entry, sizes=sizes)
 
 
-def tccg() -> list[Entry]:
-    """The 48 contractions, of ``alpha*A + beta`` and ``gamma*B + delta``."""
+def list_tccg() -> list[Entry]:
+    """Return the 48 contractions of ``alpha*A + beta`` and ``gamma*B + delta``."""
     operands = (
         Affine("A", "alpha", "beta", (1.5, 0.25)),
         Affine("B", "gamma", "delta", (-0.5, 2.0)),
@@ -211,8 +222,8 @@ def tccg() -> list[Entry]:
     ]
 
 
-def dgfem() -> list[Entry]:
-    """The 40 operators; the last operand of a row is the function."""
+def list_dgfem() -> list[Entry]:
+    """Return the 40 operators; the last operand of each row is a function."""
     return [
         Entry(
             "dgfem",
@@ -230,27 +241,27 @@ def dgfem() -> list[Entry]:
     ]
 
 
-def both_suites(
+def list_both_suites(
     names: str = "", *, max_gflop: float, elements_scale: float = 1.0
 ) -> list[Entry]:
-    """Operators on a mesh of a size, and contractions of so many operations at most.
+    """Return operators and contractions at the given sizes.
 
     Args:
         names: a regular expression.
 
-    >>> [e.name for e in both_suites("^abc-bda|_b1_Ni4$", max_gflop=1)]
+    >>> [e.name for e in list_both_suites("^abc-bda|_b1_Ni4$", max_gflop=1)]
     ['divergence_b1_Ni4', 'gradient_b1_Ni4', 'abc-bda-dc']
     """
     entries = [
-        *(with_elements(entry, elements_scale) for entry in dgfem()),
-        *(scaled_to(entry, max_gflop) for entry in tccg()),
+        *(scale_elements(entry, elements_scale) for entry in list_dgfem()),
+        *(limit_operations(entry, max_gflop) for entry in list_tccg()),
     ]
     return [entry for entry in entries if re.search(names, entry.name)]
 
 
-def everyday() -> list[Entry]:
-    """What public packages contract: operands are arrays, as a call gets them."""
-    return list(map(_of_arrays, read_suite(EVERYDAY)))
+def list_everyday() -> list[Entry]:
+    """Return einsums that public packages compute, on plain arrays."""
+    return list(map(_convert_entry, read_suite(EVERYDAY)))
 
 
 HALVES: dict[str, tuple[str, dict[str, int]]] = {
@@ -295,11 +306,11 @@ HALVES: dict[str, tuple[str, dict[str, int]]] = {
     "outer products": ("bi,bj->bij", {"b": 512, "i": 512, "j": 512}),
     "transpose": ("bshd->bhsd", {"b": 32, "s": 1024, "h": 32, "d": 128}),
 }
-"""Subscripts and sizes of what models compute in half precision."""
+"""Subscripts and sizes of typical einsums of models in half precision."""
 
 
-def halves() -> list[Entry]:
-    """Large calls in half precision, of either type."""
+def list_halves() -> list[Entry]:
+    """Return large einsums in both half-precision types."""
     return [
         Entry(
             "halves",
@@ -315,12 +326,12 @@ def halves() -> list[Entry]:
     ]
 
 
-def drawn(seed: int) -> list[Entry]:
-    """Einsums of arrays that are drawn at random, in place of :func:`everyday`."""
-    return list(map(_of_arrays, drawn_entries(seed)))
+def list_drawn(seed: int) -> list[Entry]:
+    """Return random einsums, instead of :func:`list_everyday`."""
+    return list(map(_convert_entry, draw_entries(seed)))
 
 
-def _of_arrays(entry: SuiteEntry) -> Entry:
+def _convert_entry(entry: SuiteEntry) -> Entry:
     return Entry(
         entry.suite,
         entry.name,
@@ -333,16 +344,102 @@ def _of_arrays(entry: SuiteEntry) -> Entry:
 
 
 SUITES: dict[str, Callable[[], list[Entry]]] = {
-    "tccg": tccg,
-    "dgfem": dgfem,
-    EVERYDAY: everyday,
+    "tccg": list_tccg,
+    "dgfem": list_dgfem,
+    EVERYDAY: list_everyday,
 }
 
 
-def entry_at(suite: str, name: str, sizes: Mapping[str, int]) -> Entry:
-    """The entry of that name, at other sizes."""
-    if found := drawn_entry(name):
-        entry = _of_arrays(found)
+def find_entry(suite: str, name: str, sizes: Mapping[str, int]) -> Entry:
+    """Return the entry of that name at other sizes."""
+    if random_entry := find_drawn_entry(name):
+        entry = _convert_entry(random_entry)
     else:
         (entry,) = [entry for entry in SUITES[suite]() if entry.name == name]
     return replace(entry, sizes=dict(sizes))
+
+
+N_ENTRIES = 64
+"""Entries per seed."""
+N_OPERANDS = {1: 0.15, 2: 0.6, 3: 0.25}
+DTYPES = {"float64": 0.5, "float32": 0.25, "complex128": 0.15, "complex64": 0.1}
+POINTS = 1e5, 1e9
+"""Range of the number of points of a loop nest."""
+MOST_BYTES = 2e8
+"""Limit for the arrays of an entry together."""
+IN_OUTPUT = 0.6
+"""Probability that an index of several operands is in the output."""
+ALONE_IN_OUTPUT = 0.9
+"""Probability that an index of one operand is in the output; these are rarely
+summed.
+"""
+NAME = re.compile(r"drawn-(\d+)-(\d+)")
+
+
+def draw_entries(seed: int) -> list[SuiteEntry]:
+    """Draw the entries ``drawn-SEED-0`` to ``drawn-SEED-63`` of the everyday suite.
+
+    >>> [e.subscripts for e in draw_entries(0)[8:11]]
+    ['i,jki->jki', 'j,ik->kij', 'i,j->ji']
+    """
+    rng = Random(seed)
+    return [_draw_entry(f"drawn-{seed}-{k}", rng) for k in range(N_ENTRIES)]
+
+
+def find_drawn_entry(name: str) -> SuiteEntry | None:
+    """Return the entry with that name, or None if it is not a random one."""
+    match = NAME.fullmatch(name)
+    return draw_entries(int(match[1]))[int(match[2])] if match else None
+
+
+def _draw_entry(name: str, rng: Random) -> SuiteEntry:
+    """Draw until the einsum is more than a view, and fits into memory."""
+    while True:
+        terms, output = _draw_subscripts(rng)
+        sizes = _draw_sizes(rng, "".join(sorted({*"".join(terms)})))
+        (dtype,) = rng.choices([*DTYPES], [*DTYPES.values()])
+        n_entries = sum(_count_entries(term, sizes) for term in (*terms, output))
+        is_view = len(terms) == 1 and len(output) == len(terms[0])
+        fits = n_entries * np.dtype(dtype).itemsize <= MOST_BYTES
+        if all(terms) and not is_view and fits:
+            break
+    n_points = prod(sizes.values())
+    return SuiteEntry(
+        EVERYDAY,
+        name,
+        "large" if n_points > 1e7 else "medium",
+        f"{','.join(terms)}->{output}",
+        (tuple(f"A{k}" for k in range(len(terms))),),
+        sizes,
+        dtype=dtype,
+    )
+
+
+def _draw_subscripts(rng: Random) -> tuple[Sequence[str], str]:
+    """Draw the operands that have each index, whether it is summed, and the axes."""
+    (n_operands,) = rng.choices([*N_OPERANDS], [*N_OPERANDS.values()])
+    terms: list[list[str]] = [[] for _ in range(n_operands)]
+    output = []
+    for index in "ijklm"[: rng.choice((2, 3, 3, 4, 5))]:
+        owners = [term for term in terms if rng.random() < 0.6] or [rng.choice(terms)]
+        for term in owners:
+            term.append(index)
+        is_shared = len(owners) > 1
+        if rng.random() < (IN_OUTPUT if is_shared else ALONE_IN_OUTPUT):
+            output.append(index)
+    for axes in (*terms, output):
+        rng.shuffle(axes)
+    return ["".join(term) for term in terms], "".join(output)
+
+
+def _draw_sizes(rng: Random, indices: str) -> dict[str, int]:
+    """Draw extents with ratios up to 30, for a number of points within the range."""
+    least, most = map(log, POINTS)
+    n_points = exp(rng.uniform(least, most))
+    raw = {index: exp(rng.uniform(0, log(30))) for index in indices}
+    factor = (n_points / prod(raw.values())) ** (1 / len(raw))
+    return {index: max(2, round(factor * n)) for index, n in raw.items()}
+
+
+def _count_entries(term: str, sizes: Mapping[str, int]) -> int:
+    return prod(sizes[index] for index in term)

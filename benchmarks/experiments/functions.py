@@ -1,12 +1,13 @@
-"""Operands as functions of the indices: what is in memory, and how it is evaluated.
+"""Operands as functions of arrays: which arrays they read, and how to evaluate them.
 
 Every function has a name, which is that of the operand in the idealized einsum, and
 
-- ``shapes(shape)``: the arrays in memory, when the operand has that shape;
+- ``list_shapes(shape)``: the shapes of its arrays, for an operand of that shape;
 - ``scalars``: its run-time scalars, with the values of the experiment;
-- ``expression(indices)``: an entry, as text of Loopy;
-- ``fresh(xp, values)``: the operand as a new array of ``xp`` (numpy, torch, jax.numpy);
-- ``into(xp, values, out)``: the same in the memory of ``out``, by numpy or torch.
+- ``format(indices)``: one entry, in the syntax of Loopy;
+- ``evaluate(xp, values)``: the operand as a new array of ``xp`` (numpy, torch,
+  jax.numpy);
+- ``evaluate_into(xp, values, out)``: likewise into ``out``, with numpy or torch.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ Values = Mapping[str, Any]
 
 
 class Function(Protocol):
-    """See the module."""
+    """An operand; see the module."""
 
     is_rule: ClassVar[bool]
-    """Whether a user writes it as a substitution rule, not in its place."""
+    """Whether kernels have it as a substitution rule, rather than inline."""
 
     @property
     def name(self) -> str: ...
     @property
     def scalars(self) -> dict[str, float]: ...
-    def shapes(self, shape: Shape) -> dict[str, Shape]: ...
-    def expression(self, indices: Sequence[str]) -> str: ...
-    def fresh(self, xp: Any, values: Values) -> Any: ...
-    def into(self, xp: Any, values: Values, out: Any) -> Any: ...
+    def list_shapes(self, shape: Shape) -> dict[str, Shape]: ...
+    def format(self, indices: Sequence[str]) -> str: ...
+    def evaluate(self, xp: Any, values: Values) -> Any: ...
+    def evaluate_into(self, xp: Any, values: Values, out: Any) -> Any: ...
 
 
 @dataclass(frozen=True)
 class Plain:
-    """An array as it is."""
+    """An array."""
 
     name: str
     is_rule: ClassVar[bool] = False
@@ -46,22 +47,22 @@ class Plain:
     def scalars(self) -> dict[str, float]:
         return {}
 
-    def shapes(self, shape: Shape) -> dict[str, Shape]:
+    def list_shapes(self, shape: Shape) -> dict[str, Shape]:
         return {self.name: shape}
 
-    def expression(self, indices: Sequence[str]) -> str:
+    def format(self, indices: Sequence[str]) -> str:
         return f"{self.name}[{','.join(indices)}]"
 
-    def fresh(self, xp: Any, values: Values) -> Any:
+    def evaluate(self, xp: Any, values: Values) -> Any:
         return values[self.name]
 
-    def into(self, xp: Any, values: Values, out: Any) -> Any:
+    def evaluate_into(self, xp: Any, values: Values, out: Any) -> Any:
         return values[self.name]
 
 
 @dataclass(frozen=True)
 class Affine:
-    """``scale*A + shift``, the scalars known at run time only (section 8.2)."""
+    """``scale*A + shift`` with scalars at run time (section 8.2)."""
 
     name: str
     scale: str
@@ -73,16 +74,16 @@ class Affine:
     def scalars(self) -> dict[str, float]:
         return dict(zip((self.scale, self.shift), self.at, strict=True))
 
-    def shapes(self, shape: Shape) -> dict[str, Shape]:
+    def list_shapes(self, shape: Shape) -> dict[str, Shape]:
         return {self.name: shape}
 
-    def expression(self, indices: Sequence[str]) -> str:
+    def format(self, indices: Sequence[str]) -> str:
         return f"({self.scale}*{self.name}[{','.join(indices)}] + {self.shift})"
 
-    def fresh(self, xp: Any, values: Values) -> Any:
+    def evaluate(self, xp: Any, values: Values) -> Any:
         return values[self.scale] * values[self.name] + values[self.shift]
 
-    def into(self, xp: Any, values: Values, out: Any) -> Any:
+    def evaluate_into(self, xp: Any, values: Values, out: Any) -> Any:
         xp.multiply(values[self.name], values[self.scale], out=out)
         out += values[self.shift]
         return out
@@ -103,18 +104,18 @@ class Average:
     def scalars(self) -> dict[str, float]:
         return {}
 
-    def shapes(self, shape: Shape) -> dict[str, Shape]:
+    def list_shapes(self, shape: Shape) -> dict[str, Shape]:
         return dict.fromkeys(self.sides, shape)
 
-    def expression(self, indices: Sequence[str]) -> str:
+    def format(self, indices: Sequence[str]) -> str:
         n, p = (f"{side}[{','.join(indices)}]" for side in self.sides)
         return f"0.5*({n} + {p})"
 
-    def fresh(self, xp: Any, values: Values) -> Any:
+    def evaluate(self, xp: Any, values: Values) -> Any:
         n, p = (values[side] for side in self.sides)
         return 0.5 * (n + p)
 
-    def into(self, xp: Any, values: Values, out: Any) -> Any:
+    def evaluate_into(self, xp: Any, values: Values, out: Any) -> Any:
         n, p = (values[side] for side in self.sides)
         xp.add(n, p, out=out)
         out *= 0.5
@@ -123,7 +124,7 @@ class Average:
 
 @dataclass(frozen=True)
 class Stack:
-    """``stack([u, v, w])``: the first index chooses the array."""
+    """``stack([u, v, w])``: the first index selects the array."""
 
     name: str
     is_rule: ClassVar[bool] = False
@@ -136,17 +137,17 @@ class Stack:
     def scalars(self) -> dict[str, float]:
         return {}
 
-    def shapes(self, shape: Shape) -> dict[str, Shape]:
+    def list_shapes(self, shape: Shape) -> dict[str, Shape]:
         assert shape[0] == len(self.parts)
         return dict.fromkeys(self.parts, shape[1:])
 
-    def expression(self, indices: Sequence[str]) -> str:
+    def format(self, indices: Sequence[str]) -> str:
         first, rest = indices[0], ",".join(indices[1:])
         u, v, w = (f"{part}[{rest}]" for part in self.parts)
         return f"({u} if {first} == 0 else ({v} if {first} == 1 else {w}))"
 
-    def fresh(self, xp: Any, values: Values) -> Any:
+    def evaluate(self, xp: Any, values: Values) -> Any:
         return xp.stack([values[part] for part in self.parts])
 
-    def into(self, xp: Any, values: Values, out: Any) -> Any:
+    def evaluate_into(self, xp: Any, values: Values, out: Any) -> Any:
         return xp.stack([values[part] for part in self.parts], out=out)

@@ -1,4 +1,4 @@
-"""Ours: the user's kernel, untransformed, and as ``feinsum.retrieve`` gives it back."""
+"""Our contenders: the user's kernel, untransformed and retrieved, and calls."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 
 import feinsum
 from benchmarks.experiments.contender import Called, NotApplicableError, Ready
-from benchmarks.experiments.entries import Entry, scaled_to, with_elements
+from benchmarks.experiments.entries import Entry, limit_operations, scale_elements
 from benchmarks.experiments.functions import Values
-from benchmarks.experiments.user_kernel import user_kernel
+from benchmarks.experiments.user_kernel import make_user_kernel
 from feinsum.calling import CallKernel, prepare_call, read_call
 from feinsum.measure import BoundKernel, Timer, compile_kernel, open_device
 from feinsum.records import InMemoryStore
@@ -24,7 +24,7 @@ _SMALL_POINTS = 2e7
 
 @dataclass
 class Bound:
-    """A kernel on the device, by the wall clock."""
+    """A kernel that is bound to its arguments, timed by the wall clock."""
 
     kernel: BoundKernel
     outputs: list[str]
@@ -34,14 +34,14 @@ class Bound:
     def run(self, timer: Timer | None = None) -> float:
         return self.kernel.run("wall")
 
-    def results(self) -> list[np.ndarray]:
+    def read_results(self) -> list[np.ndarray]:
         read = self.kernel.read()
         return [read[name] for name in self.outputs]
 
 
 @dataclass(frozen=True)
 class Retrieved:
-    """What retrieval gives back; it does not take part if that is the same kernel."""
+    """The retrieved kernel; it is skipped if no recipe applies."""
 
     device: str | None = None
     database: str | None = None
@@ -52,17 +52,17 @@ class Retrieved:
         return OURS if self.device is None else f"{OURS} on {self.device}"
 
     def prepare(self, entry: Entry, values: Values) -> Ready:
-        kernel = user_kernel(entry)
+        kernel = make_user_kernel(entry)
         retrieval = look_up(kernel, device=self.device, database=self.database)
         if not retrieval.applied:
-            raise NotApplicableError(_why(retrieval))
+            raise NotApplicableError(_explain_miss(retrieval))
         recipes = ", ".join(map(str, retrieval.applied))
-        return _bound(retrieval.t_unit, entry, values, self.device, recipes)
+        return _bind_kernel(retrieval.t_unit, entry, values, self.device, recipes)
 
 
 @dataclass(frozen=True)
 class Untransformed:
-    """The user's kernel, as long as a run of it takes no more than ``limit_s``."""
+    """The user's kernel, if a run takes at most ``limit_s``."""
 
     device: str | None = None
     limit_s: float = 20.0
@@ -73,37 +73,40 @@ class Untransformed:
         estimate_s = self._estimate_s(entry)
         if estimate_s > self.limit_s:
             raise NotApplicableError(
-                f"about {estimate_s:.3g} s a run, judged by a smaller size; "
+                f"about {estimate_s:.3g} s a run, estimated at a smaller size; "
                 f"the limit is {self.limit_s:g} s"
             )
-        return _bound(user_kernel(entry), entry, values, self.device, "")
+        return _bind_kernel(make_user_kernel(entry), entry, values, self.device, "")
 
     def _estimate_s(self, entry: Entry) -> float:
-        """Time per point of the loop nest at a smaller size, times the points."""
-        small = smaller(entry)
-        bound = _bound(user_kernel(small), small, small.values(), self.device, "")
+        """Estimate the time of a run from one at a smaller size, by points of the loop
+        nest.
+        """
+        small = shrink_entry(entry)
+        bound = _bind_kernel(
+            make_user_kernel(small), small, small.draw_values(), self.device, ""
+        )
         bound.run()
         return bound.run() / small.n_points * entry.n_points
 
 
 @dataclass
 class Evaluated(Called):
-    """A call of which is said afterwards what it was: the first ones build nothing."""
+    """A call whose note is made after the first runs, which build its kernel."""
 
     describe: Callable[[], str] = str
 
-    def results(self) -> list[np.ndarray]:
+    def read_results(self) -> list[np.ndarray]:
         self.note = self.describe()
-        return super().results()
+        return super().read_results()
 
 
 @dataclass(frozen=True)
 class Calls:
-    """``feinsum.call_einsum``, as a user types it.
+    """``feinsum.call_einsum``, as users call it.
 
     Attributes:
-        database: that knows recipes; without one nothing is recorded of anything, and
-            recipes are predicted.
+        database: facts; without one, recipes are predicted.
     """
 
     name: str = "feinsum untuned"
@@ -121,12 +124,12 @@ class Calls:
 
         def describe() -> str:
             kernel = prepare_call(entry.subscripts, *operands, database=store).kernel
-            return _note(kernel)
+            return _describe_kernel(kernel)
 
         return Evaluated(call, describe=describe)
 
 
-def _note(kernel: CallKernel | None) -> str:
+def _describe_kernel(kernel: CallKernel | None) -> str:
     if kernel is None:
         return "a view"
     if kernel.is_retrieved:
@@ -137,20 +140,22 @@ def _note(kernel: CallKernel | None) -> str:
 OURS = "feinsum"
 
 
-def smaller(entry: Entry) -> Entry:
-    """The entry with some ten million points at most."""
+def shrink_entry(entry: Entry) -> Entry:
+    """Scale an entry down to some ten million points at most."""
     if entry.parametric:
-        return with_elements(entry, min(1.0, _SMALL_POINTS / entry.n_points))
-    return scaled_to(entry, _SMALL_POINTS * 2 / 1e9)
+        return scale_elements(entry, min(1.0, _SMALL_POINTS / entry.n_points))
+    return limit_operations(entry, _SMALL_POINTS * 2 / 1e9)
 
 
 def tune(
     entry: Entry, n_trials: int, device: str | None, database: str | None
 ) -> list[str]:
-    """Tune the idealized einsum at the sizes of the entry; the recorded recipes."""
-    target, sizes = entry.einsum(), entry.parameters
+    """Tune the idealized einsum at the sizes of the entry; return the recorded
+    recipes.
+    """
+    target, sizes = entry.make_einsum(), entry.parameters
     if entry.suite == EVERYDAY:
-        operands = [entry.values()[f.name] for row in entry.rows for f in row]
+        operands = [entry.draw_values()[f.name] for row in entry.rows for f in row]
         reading = read_call(entry.subscripts, *operands)
         target, sizes = reading.einsum, dict(reading.sizes)
     report = feinsum.autotune(
@@ -163,7 +168,7 @@ def tune(
     return [str(record.spec) for record in report.records]
 
 
-def _bound(
+def _bind_kernel(
     t_unit: Any, entry: Entry, values: Values, device: str | None, note: str
 ) -> Bound:
     compiled = compile_kernel(t_unit, open_device(device))
@@ -172,7 +177,7 @@ def _bound(
     return Bound(bound, entry.outputs, note)
 
 
-def _why(retrieval: Any) -> str:
+def _explain_miss(retrieval: Any) -> str:
     for nest in retrieval.unchanged:
         return f"no recipe: {nest.match.level}: {nest.why_unchanged}"
     return f"no recipe: not raised: {[r.reason for r in retrieval.raised.refused]}"

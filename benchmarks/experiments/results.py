@@ -1,34 +1,34 @@
-"""What came of it: samples, statuses, comparisons, and the file that keeps them."""
+"""The samples and statuses of contenders, their comparison, and the file of results."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from math import exp, log
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import geometric_mean, median
 from typing import Any
 
 from benchmarks.experiments.entries import Entry
 from benchmarks.experiments.ours import OURS
+from feinsum.records import compute_quartiles
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one contender at one entry under some terms.
+    """The outcome of one contender at one entry under some terms.
 
     Attributes:
-        status: ``ok``, ``wrong``, ``failed``, ``crashed``, ``left out`` or
-            ``not installed``.
+        status: ``ok``, ``wrong``, ``failed``, ``crashed``, ``left out`` or ``not
+            installed``.
         why: the reason of any status but ``ok``.
         note: such as the recipe.
-        first_s: from the user's program to the first result: import of the library,
-            look-up, compilation, copies to the device, one run.
-        second_s: of the second run, in which ours builds a kernel if the first one was
-            answered by numpy.
-        error: the largest, relative to the largest result.
-        samples_s: all of them, in the order of the rounds.
+        first_s: time to the first result: import of the library, look-up, compilation,
+            copies to the device, one run.
+        second_s: time of the second run, in which feinsum builds a kernel if numpy
+            computed the first.
+        error: largest error, relative to the largest result.
+        samples_s: run times, in the order of the rounds.
     """
 
     status: str
@@ -49,10 +49,8 @@ class Outcome:
 
     @property
     def quartiles_s(self) -> tuple[float, float]:
-        if len(self.samples_s) == 1:
-            return self.samples_s[0], self.samples_s[0]
-        low, _, high = quantiles(self.samples_s, n=4, method="inclusive")
-        return low, high
+        quartiles_s = compute_quartiles(self.samples_s)
+        return quartiles_s.low, quartiles_s.high
 
 
 Runs = Mapping[str, Mapping[str, Outcome]]
@@ -61,7 +59,7 @@ Runs = Mapping[str, Mapping[str, Outcome]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ours and a rival, timed in turns in one run."""
+    """Ours and a rival, timed in the same interleaved rounds."""
 
     ours: Outcome
     rival: Outcome
@@ -70,22 +68,22 @@ class Comparison:
 
     @property
     def ratio(self) -> float:
-        """The rival's time over ours: above 1, ours is faster."""
+        """Return the rival's time over ours: above 1, ours is faster."""
         return self.rival.median_s / self.ours.median_s
 
     @property
     def is_tied(self) -> bool:
-        """Whether the quartiles of the two overlap."""
+        """Return whether the quartiles of the two overlap."""
         (low, high), (first, last) = self.ours.quartiles_s, self.rival.quartiles_s
         return low <= last and first <= high
 
 
 @dataclass(frozen=True)
 class Result:
-    """One entry, at the sizes at which it ran.
+    """The outcomes of one entry, at the sizes at which it ran.
 
     Attributes:
-        tuned: recipes that ``--tune`` recorded, or why it could not.
+        tuned: recipes that ``--tune`` recorded, or the reason of its failure.
     """
 
     name: str
@@ -102,70 +100,72 @@ class Result:
         return cls(entry.name, entry.group, len(entry.rows), dict(entry.sizes),
                    entry.flops, entry.footprint_bytes, runs, tuple(tuned))  # fmt: skip
 
-    def ours(self, terms: str) -> Outcome | None:
-        """The retrieved kernel; of several devices, on that where it is fastest."""
-        outcomes_found = self.ours_by_device(terms).values()
-        return min(outcomes_found, key=lambda outcome: outcome.median_s, default=None)
+    def find_ours(self, terms: str) -> Outcome | None:
+        """Return the retrieved kernel on the device where it is fastest."""
+        outcomes = self.list_ours(terms).values()
+        return min(outcomes, key=lambda outcome: outcome.median_s, default=None)
 
-    def ours_by_device(self, terms: str) -> dict[str, Outcome]:
-        """The retrieved kernel on each device where it did well, by contender."""
+    def list_ours(self, terms: str) -> dict[str, Outcome]:
+        """Return the outcomes of the retrieved kernel on each device, by contender."""
         return {
             name: outcome
             for name, outcome in self.runs.get(terms, {}).items()
             if name.startswith(OURS) and outcome.is_ok
         }
 
-    def rivals(self) -> Iterator[tuple[str, str, Outcome]]:
-        """Terms, name and outcome of each rival that did well."""
+    def list_rivals(self) -> Iterator[tuple[str, str, Outcome]]:
+        """Yield terms, name and outcome of each rival with a time."""
         for terms, outcomes in self.runs.items():
             for name, outcome in outcomes.items():
                 is_rival = not name.startswith(OURS) and name != "untransformed"
                 if is_rival and outcome.is_ok:
                     yield terms, name, outcome
 
-    def against(
+    def compare(
         self, rival: str | None = None, *, ours: str | None = None
     ) -> Comparison | None:
-        """Ours and a rival, under the terms that suit the rival best.
+        """Compare ours with a rival, under the terms that suit the rival best.
 
         Args:
-            rival: its name; by default the fastest of all.
-            ours: the contender of a device; by default the fastest of ours.
+            rival: the name; by default the fastest.
+            ours: our contender; by default the fastest.
         """
-        candidates = [r for r in self.rivals() if rival in (None, r[1])]
+        candidates = [r for r in self.list_rivals() if rival in (None, r[1])]
         if not candidates:
             return None
         terms, name, outcome = min(candidates, key=lambda r: r[2].median_s)
-        mine = self.ours_by_device(terms).get(ours) if ours else self.ours(terms)
+        mine = self.list_ours(terms).get(ours) if ours else self.find_ours(terms)
         return None if mine is None else Comparison(mine, outcome, name, terms)
 
-    def best(self) -> tuple[str, Outcome] | None:
-        """The rival that is fastest under any terms."""
-        candidates = min(self.rivals(), key=lambda r: r[2].median_s, default=None)
+    def find_best_rival(self) -> tuple[str, Outcome] | None:
+        """Return the fastest rival under any terms."""
+        candidates = min(self.list_rivals(), key=lambda r: r[2].median_s, default=None)
         return None if candidates is None else (candidates[1], candidates[2])
 
-    def fastest_of_ours(self) -> Outcome | None:
-        """Ours as it is compared with the fastest rival; without one, at its best."""
-        compared = self.against()
+    def find_fastest_of_ours(self) -> Outcome | None:
+        """Return ours under the terms of the fastest rival; without a rival, under the
+        best.
+        """
+        compared = self.compare()
         if compared is not None:
             return compared.ours
-        candidates = [ours for terms in self.runs if (ours := self.ours(terms))]
+        candidates = [ours for terms in self.runs if (ours := self.find_ours(terms))]
         return min(candidates, key=lambda outcome: outcome.median_s, default=None)
 
-    def untransformed(self) -> Outcome | None:
-        outcomes_found = (
-            outcomes.get("untransformed") for outcomes in self.runs.values()
-        )
-        return next((outcome for outcome in outcomes_found if outcome), None)
+    def find_untransformed(self) -> Outcome | None:
+        for outcomes in self.runs.values():
+            if outcome := outcomes.get("untransformed"):
+                return outcome
+        return None
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the machine reached when it was measured.
+    """Measured limits of the machine.
 
     Attributes:
-        operations_per_s: double precision, the better of feinsum's multiply-adds
-            and of numpy's product of matrices, which only a CPU has.
+        operations_per_s: in double precision, the higher of feinsum's multiply-adds
+            and, on a CPU, numpy's matrix product.
     """
 
     bandwidth_bytes_per_s: float
@@ -177,19 +177,18 @@ class Limits:
     def operations_per_s(self) -> float:
         return max(self.fma_operations_per_s, self.dgemm_operations_per_s)
 
-    def roofline(self, result: Result) -> float:
-        """Operations per second that this entry could reach."""
+    def compute_roofline(self, result: Result) -> float:
+        """Return the attainable operations per second of an entry."""
         intensity = result.flops / result.footprint_bytes
         return min(self.operations_per_s, intensity * self.bandwidth_bytes_per_s)
 
 
 @dataclass
 class Report:
-    """The contents of a file.
+    """The contents of a file of results.
 
     Attributes:
-        about: machine, date, versions, command line, options; of every run that made
-            it, if it was resumed.
+        about: metadata of each run; several if it was resumed.
     """
 
     suite: str
@@ -198,7 +197,7 @@ class Report:
     results: dict[str, Result] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
-        """Write beside, then exchange: a file is whole at any time."""
+        """Write the file atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.new")
         partial.write_text(json.dumps(asdict(self), indent=1) + "\n")
@@ -208,28 +207,28 @@ class Report:
     def load(cls, path: Path) -> Report:
         read = json.loads(path.read_text())
         limits = Limits(**read["limits"]) if read["limits"] else None
-        results = {name: _result(value) for name, value in read["results"].items()}
+        results = {name: _read_result(value) for name, value in read["results"].items()}
         return cls(read["suite"], read["about"], limits, results)
 
 
-def _result(value: dict[str, Any]) -> Result:
+def _read_result(value: dict[str, Any]) -> Result:
     runs = {
-        terms: {name: outcome_of(document) for name, document in outcomes.items()}
+        terms: {name: read_outcome(document) for name, document in outcomes.items()}
         for terms, outcomes in value["runs"].items()
     }
     return Result(**{**value, "runs": runs, "tuned": tuple(value["tuned"])})
 
 
-def outcome_of(value: Mapping[str, Any]) -> Outcome:
-    """From its JSON form."""
+def read_outcome(value: Mapping[str, Any]) -> Outcome:
+    """Read an outcome from its JSON form."""
     return Outcome(**{**value, "samples_s": tuple(value["samples_s"])})
 
 
-def geometric_mean(values: Iterable[float]) -> float | None:
-    """The mean of ratios; None without any.
+def compute_geometric_mean(values: Iterable[float]) -> float | None:
+    """Return the geometric mean, or None without values.
 
-    >>> geometric_mean([1.0, 4.0])
-    2.0
+    >>> compute_geometric_mean([1.0, 4.0]), compute_geometric_mean([])
+    (2.0, None)
     """
-    logs = [log(value) for value in values]
-    return exp(sum(logs) / len(logs)) if logs else None
+    numbers = list(values)
+    return geometric_mean(numbers) if numbers else None

@@ -1,10 +1,10 @@
-"""The rivals: each evaluates the operand functions as its users would write them.
+"""The rivals, each with operands evaluated as users of the library write it.
 
-numpy, opt_einsum, TBLIS and eager torch evaluate a function into a temporary that is
-kept; results go to memory that is kept where the library takes ``out``. JAX and
-``torch.compile`` get the whole evaluation of all rows as one function, with the scalars
-as arguments, and fuse what they can. numpy and opt_einsum get a path of contraction
-that was found beforehand. Every library uses one thread per core.
+numpy, opt_einsum, TBLIS and eager torch evaluate each operand into a buffer that is
+reused; results are written to reused memory if the library takes ``out``. JAX and
+``torch.compile`` get the evaluation of all rows as one function, with scalars as
+arguments, and fuse what they can. numpy and opt_einsum get a precomputed contraction
+path. Every library uses one thread per core.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from benchmarks.experiments.contender import (
 )
 from benchmarks.experiments.entries import Entry
 from benchmarks.experiments.functions import Function, Plain, Values
-from benchmarks.experiments.terms import n_cores
+from benchmarks.experiments.terms import count_cores
 from feinsum.measure.verification import get_poison_value
 
 Evaluate = Callable[..., Any]
 
 
-def _rows(
+def _make_call(
     entry: Entry, evaluate: Callable[[Sequence[Any], int], Any], operands: _Operands
 ) -> Callable[[], list[Any]]:
-    """Evaluate row after row; an operand that rows share is evaluated once."""
+    """Return a function that evaluates all rows; shared operands are evaluated once."""
 
     def call() -> list[Any]:
         now = operands.evaluate()
@@ -45,67 +45,73 @@ def _rows(
 
 
 class _Operands:
-    """The operands of an entry in memory that is kept."""
+    """The operands of an entry, in buffers that are reused."""
 
     def __init__(self, entry: Entry, values: Values, xp: Any, empty: Evaluate) -> None:
         self.xp, self.values = xp, values
-        self.places: dict[Function, Any] = {
-            function: None if isinstance(function, Plain) else empty(entry.shape(term))
+        self.buffers: dict[Function, Any] = {
+            function: None
+            if isinstance(function, Plain)
+            else empty(entry.get_shape(term))
             for function, term in entry.operands.items()
         }
 
     def evaluate(self) -> dict[Function, Any]:
-        return {f: f.into(self.xp, self.values, at) for f, at in self.places.items()}
+        return {
+            f: f.evaluate_into(self.xp, self.values, buffer)
+            for f, buffer in self.buffers.items()
+        }
 
 
-def _outputs(entry: Entry) -> list[np.ndarray]:
-    """Memory for the results, so filled that no old result passes for a new one."""
+def _allocate_outputs(entry: Entry) -> list[np.ndarray]:
+    """Allocate the results, poisoned so that stale values are noticed."""
     dtype = np.dtype(entry.dtype)
-    shape = entry.shape(entry.output)
+    shape = entry.get_shape(entry.output)
     return [np.full(shape, get_poison_value(dtype), dtype) for _ in entry.rows]
 
 
-def _shapes(entry: Entry) -> list[tuple[int, ...]]:
-    return [entry.shape(term) for term in entry.terms]
+def _list_shapes(entry: Entry) -> list[tuple[int, ...]]:
+    return [entry.get_shape(term) for term in entry.terms]
 
 
 class Numpy:
-    """``numpy.einsum``, pairwise, by BLAS where that fits."""
+    """``numpy.einsum``, pairwise, with BLAS where applicable."""
 
     name, package = "numpy", "numpy"
 
     def prepare(self, entry: Entry, values: Values) -> Ready:
         _check_steps(entry)
-        outs = _outputs(entry)
-        path = _pairwise_path(entry)
+        outs = _allocate_outputs(entry)
+        path = _find_pairwise_path(entry)
 
         def evaluate(operands: Sequence[Any], k: int) -> Any:
             return np.einsum(entry.subscripts, *operands, out=outs[k], optimize=path)
 
         return Called(
-            _rows(entry, evaluate, _Operands(entry, values, np, np.empty)),
+            _make_call(entry, evaluate, _Operands(entry, values, np, np.empty)),
             note=str(path[1:]),
         )
 
 
-def _pairwise_path(entry: Entry) -> list[Any]:
-    """The path with the fewest operations, however large its intermediates.
+def _find_pairwise_path(entry: Entry) -> list[Any]:
+    """Return the path with the fewest operations, without a limit of memory.
 
     By default, numpy contracts three and more operands at once where an intermediate
     would exceed the largest operand; TBLIS hands such steps back to numpy.
     """
-    virtual = [np.broadcast_to(0.0, shape) for shape in _shapes(entry)]
+    virtual = [np.broadcast_to(0.0, shape) for shape in _list_shapes(entry)]
     unlimited = ("optimal", 2**62)
     path = np.einsum_path(entry.subscripts, *virtual, optimize=unlimited)[0]
     return list(path)
 
 
 def _check_steps(entry: Entry) -> None:
-    """Numpy hands no product with an index of its own batch to BLAS, and then it adds
-    up entry by entry, strided: some take minutes.
+    """Refuse an entry with batch indices, for which numpy does not use BLAS.
+
+    It then sums entry by entry, strided, which takes minutes for some.
 
     Raises:
-        NotApplicableError: saying how many operations that would be.
+        NotApplicableError: with the number of operations.
     """
     if len(entry.terms) < 3 or entry.flops < SLOW_OPERATIONS:
         return
@@ -122,15 +128,15 @@ SLOW_OPERATIONS = 1e9
 
 
 class OptEinsum:
-    """opt_einsum's contraction of numpy arrays."""
+    """opt_einsum on numpy arrays."""
 
     name, package = "opt_einsum", "opt_einsum"
 
     def prepare(self, entry: Entry, values: Values) -> Ready:
         import opt_einsum
 
-        outs = _outputs(entry)
-        shapes = _shapes(entry)
+        outs = _allocate_outputs(entry)
+        shapes = _list_shapes(entry)
         contract = opt_einsum.contract_expression(
             entry.subscripts, *shapes, optimize="optimal"
         )
@@ -139,20 +145,20 @@ class OptEinsum:
             return contract(*operands, out=outs[k])
 
         operands = _Operands(entry, values, np, np.empty)
-        return Called(_rows(entry, evaluate, operands))
+        return Called(_make_call(entry, evaluate, operands))
 
 
 class Tblis:
-    """TBLIS, which contracts without transposing in memory."""
+    """TBLIS, which contracts without transposition in memory."""
 
     name, package = "tblis", "pytblis"
 
     def prepare(self, entry: Entry, values: Values) -> Ready:
         import pytblis
 
-        pytblis.set_num_threads(n_cores())
-        outs = _outputs(entry)
-        path = _pairwise_path(entry)
+        pytblis.set_num_threads(count_cores())
+        outs = _allocate_outputs(entry)
+        path = _find_pairwise_path(entry)
 
         def evaluate(operands: Sequence[Any], k: int) -> Any:
             return pytblis.einsum(
@@ -160,17 +166,17 @@ class Tblis:
             )
 
         operands = _Operands(entry, values, np, np.empty)
-        return Called(_rows(entry, evaluate, operands), note=str(path[1:]))
+        return Called(_make_call(entry, evaluate, operands), note=str(path[1:]))
 
 
 class Torch:
-    """Eager torch, with opt_einsum for the path; the results are new arrays."""
+    """Eager torch, with opt_einsum for the path; results are new arrays."""
 
     name, package = "torch", "torch"
 
     def prepare(self, entry: Entry, values: Values) -> Ready:
-        torch = _torch()
-        tensors = _tensors(entry, values)
+        torch = _load_torch()
+        tensors = _make_tensors(entry, values)
 
         def empty(shape: Sequence[int]) -> Any:
             return torch.empty(shape, dtype=getattr(torch, entry.dtype))
@@ -179,26 +185,26 @@ class Torch:
             return torch.einsum(entry.subscripts, *operands)
 
         operands = _Operands(entry, {**tensors, **entry.scalars}, torch, empty)
-        call = _rows(entry, evaluate, operands)
+        call = _make_call(entry, evaluate, operands)
         return Called(torch.inference_mode()(call))
 
 
 class TorchCompile:
-    """The whole evaluation by ``torch.compile``; the scalars are tensors of rank 0."""
+    """The whole evaluation by ``torch.compile``; scalars are tensors of rank 0."""
 
     name, package = "torch.compile", "torch"
 
     def prepare(self, entry: Entry, values: Values) -> Ready:
-        torch = _torch()
+        torch = _load_torch()
         scalars = {
             name: torch.tensor(value, dtype=torch.float64)
             for name, value in entry.scalars.items()
         }
-        arguments = {**_tensors(entry, values), **scalars}
-        whole = torch.compile(
-            evaluation(entry, torch, torch.einsum), fullgraph=True, dynamic=False
+        arguments = {**_make_tensors(entry, values), **scalars}
+        jitted = torch.compile(
+            make_evaluation(entry, torch, torch.einsum), fullgraph=True, dynamic=False
         )
-        return Called(torch.inference_mode()(lambda: whole(arguments)))
+        return Called(torch.inference_mode()(lambda: jitted(arguments)))
 
 
 class Jax:
@@ -216,36 +222,40 @@ class Jax:
         jax.config.update("jax_enable_x64", True)
         jax.config.update("jax_platforms", os.environ.get("JAX_PLATFORMS") or "cpu")
         arguments = {name: jnp.asarray(value) for name, value in values.items()}
-        whole = jax.jit(evaluation(entry, jnp, jnp.einsum))
+        jitted = jax.jit(make_evaluation(entry, jnp, jnp.einsum))
         return Called(
-            lambda: whole(arguments),
+            lambda: jitted(arguments),
             finish=jax.block_until_ready,
             note=f"on {jax.default_backend()}",
         )
 
 
-def evaluation(entry: Entry, xp: Any, einsum: Evaluate) -> Callable[[Values], list]:
-    """The entry as a user writes it in an array library: a function of the values."""
+def make_evaluation(
+    entry: Entry, xp: Any, einsum: Evaluate
+) -> Callable[[Values], list]:
+    """Return the entry as a function of the values, as users of array libraries write
+    it.
+    """
 
     def evaluate(values: Values) -> list[Any]:
         return [
-            einsum(entry.subscripts, *(f.fresh(xp, values) for f in row))
+            einsum(entry.subscripts, *(f.evaluate(xp, values) for f in row))
             for row in entry.rows
         ]
 
     return evaluate
 
 
-def _torch() -> Any:
+def _load_torch() -> Any:
     import torch
 
-    torch.set_num_threads(n_cores())
+    torch.set_num_threads(count_cores())
     return torch
 
 
-def _tensors(entry: Entry, values: Values) -> dict[str, Any]:
-    """Tensors that share the memory of the arrays."""
-    torch = _torch()
+def _make_tensors(entry: Entry, values: Values) -> dict[str, Any]:
+    """Return tensors that share the memory of the arrays."""
+    torch = _load_torch()
     return {name: torch.from_numpy(values[name]) for name in entry.arrays}
 
 

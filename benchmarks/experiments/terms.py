@@ -1,14 +1,13 @@
-"""The terms of a comparison: with which memory, and how many threads.
+"""The terms of a comparison: settings of the allocator and the number of threads.
 
-``fresh``: freed memory of large arrays goes back to the system, as it does by default;
-an operation that makes a new array pays for its pages every time. ``reused``: glibc
-keeps freed memory with the process (no array is mapped on its own, the heap is never
-trimmed and grows by 64 MiB) and asks for huge pages. These are settings of the
-process, so that they hold for every library that allocates by ``malloc``; where there
-is no glibc, both are the same. What a library reads of its own (``OMP_WAIT_POLICY``,
-allocators) stays as the user has it, but for one thing: numpy's OpenBLAS takes slow
-kernels on processors that are newer than itself. Where those of SKYLAKEX are faster, it
-is told to take them.
+``fresh``: large arrays are returned to the system when they are freed, glibc's default;
+an operation that allocates pays for page faults every time. ``reused``: glibc keeps
+freed memory (no separate mappings, the heap is never trimmed and grows by 64 MiB) and
+requests huge pages. These settings hold for every library that allocates by ``malloc``;
+without glibc, both are the same. Settings of libraries (``OMP_WAIT_POLICY``,
+allocators) are the user's, with one exception: numpy's OpenBLAS selects slow kernels on
+processors that are newer than itself. Where those for SKYLAKEX are faster, they are
+selected by a variable.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from functools import cache
 
 from feinsum.targets.processor import describe_host_processor
 
-_KEPT = {
+_REUSED = {
     "glibc.malloc.mmap_max": 0,
     "glibc.malloc.trim_threshold": 1 << 46,
     "glibc.malloc.top_pad": 64 << 20,
     "glibc.malloc.hugetlb": 1,
 }
 
-TERMS: Mapping[str, Mapping[str, int]] = {"fresh": {}, "reused": _KEPT}
+TERMS: Mapping[str, Mapping[str, int]] = {"fresh": {}, "reused": _REUSED}
 
 _THREADS = (
     "OMP_NUM_THREADS",
@@ -39,13 +38,13 @@ _THREADS = (
 )
 
 
-def n_cores() -> int:
-    """The cores that this process may use."""
+def count_cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
-def environment(terms: str) -> dict[str, str]:
-    """The environment of a child: the terms' allocator, one thread per core."""
+def make_environment(terms: str) -> dict[str, str]:
+    """Return the environment of a child: the terms' allocator, one thread per core."""
     variables = {
         name: value
         for name, value in os.environ.items()
@@ -54,7 +53,7 @@ def environment(terms: str) -> dict[str, str]:
     tunables = ":".join(f"{name}={value}" for name, value in TERMS[terms].items())
     if tunables:
         variables["GLIBC_TUNABLES"] = tunables
-    return variables | dict.fromkeys(_THREADS, str(n_cores())) | openblas()
+    return variables | dict.fromkeys(_THREADS, str(count_cores())) | choose_openblas()
 
 
 OPENBLAS = "OPENBLAS_CORETYPE"
@@ -72,18 +71,19 @@ print(min(times))
 
 
 @cache
-def openblas() -> dict[str, str]:
-    """The kernels that OpenBLAS is best told to take; none if it chooses well, or the
-    user has chosen.
+def choose_openblas() -> dict[str, str]:
+    """Return the variable that selects faster kernels of OpenBLAS.
+
+    It is empty if the default is as fast, or the user has set it.
     """
     if OPENBLAS in os.environ or "avx512f" not in describe_host_processor().features:
         return {}
-    its_own, other = ({}, {OPENBLAS: "SKYLAKEX"})
-    return other if _product_s(other) < 0.95 * _product_s(its_own) else {}
+    default, other = ({}, {OPENBLAS: "SKYLAKEX"})
+    return other if _time_product(other) < 0.95 * _time_product(default) else {}
 
 
-def _product_s(variables: Mapping[str, str]) -> float:
-    """Seconds of a product of matrices, the best of some."""
+def _time_product(variables: Mapping[str, str]) -> float:
+    """Return the seconds of a matrix product, the fastest of some."""
     command = [sys.executable, "-c", _PRODUCT]
     environment = {**os.environ, **variables}
     return float(subprocess.check_output(command, env=environment, text=True))

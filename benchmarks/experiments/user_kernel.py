@@ -1,4 +1,4 @@
-"""The entry as a user of Loopy writes it."""
+"""The Loopy kernel of an entry, as users write it."""
 
 from __future__ import annotations
 
@@ -11,52 +11,53 @@ from benchmarks.experiments.entries import Entry
 from benchmarks.experiments.functions import Function
 
 
-def user_kernel(entry: Entry) -> lp.TranslationUnit:
-    """One instruction per row; functions in their place or as substitution rules.
+def make_user_kernel(entry: Entry) -> lp.TranslationUnit:
+    """Make a kernel with one instruction per row; functions are inline or substitution
+    rules.
 
-    Run-time sizes are arguments, all other extents are numbers.
+    Run-time sizes are arguments; other extents are literals.
     """
     params = list(entry.parameters)
     extents = {index: str(extent) for index, extent in entry.extents.items()}
     bounds = " and ".join(f"0<={index}<{extent}" for index, extent in extents.items())
-    rules = [_rule(f, term) for f, term in entry.operands.items() if f.is_rule]
+    rules = [_write_rule(f, term) for f, term in entry.operands.items() if f.is_rule]
     return lp.make_kernel(
         f"[{','.join(params)}] -> {{[{','.join(extents)}]: {bounds}}}",
-        "\n".join([*rules, *_instructions(entry)]),
-        _arguments(entry, extents, params),
+        "\n".join([*rules, *_write_instructions(entry)]),
+        _make_arguments(entry, extents, params),
         name=entry.name.replace("-", "_"),
         lang_version=(2018, 2),
     )
 
 
-def _rule(function: Function, term: str) -> str:
+def _write_rule(function: Function, term: str) -> str:
     names = [f"{index}_" for index in term]
-    return f"{function.name}({','.join(names)}) := {function.expression(names)}"
+    return f"{function.name}({','.join(names)}) := {function.format(names)}"
 
 
-def _instructions(entry: Entry) -> list[str]:
+def _write_instructions(entry: Entry) -> list[str]:
     summed = ",".join(i for i in entry.sizes if i not in entry.output)
     return [
         f"{out}[{','.join(entry.output)}] = sum([{summed}], "
-        + "*".join(_read(f, t) for f, t in zip(row, entry.terms, strict=True))
+        + "*".join(_write_operand(f, t) for f, t in zip(row, entry.terms, strict=True))
         + ")"
         for out, row in zip(entry.outputs, entry.rows, strict=True)
     ]
 
 
-def _read(function: Function, term: str) -> str:
+def _write_operand(function: Function, term: str) -> str:
     if function.is_rule:
         return f"{function.name}({','.join(term)})"
-    return function.expression(list(term))
+    return function.format(list(term))
 
 
-def _arguments(
+def _make_arguments(
     entry: Entry, extents: dict[str, str], params: Sequence[str]
 ) -> list[lp.KernelArgument]:
     shapes = {
         name: shape
         for function, term in entry.operands.items()
-        for name, shape in _symbolic(function, [extents[i] for i in term]).items()
+        for name, shape in _write_shapes(function, [extents[i] for i in term]).items()
     }
     output = ",".join(extents[index] for index in entry.output)
     shapes |= dict.fromkeys(entry.outputs, output)
@@ -70,9 +71,9 @@ def _arguments(
     ]
 
 
-def _symbolic(function: Function, extents: list[str]) -> dict[str, str]:
-    """The shapes of the arrays of a function, as text."""
-    ranks = function.shapes((3,) * len(extents))
+def _write_shapes(function: Function, extents: list[str]) -> dict[str, str]:
+    """Return the shapes of the arrays of a function, as text."""
+    ranks = function.list_shapes((3,) * len(extents))
     return {
         name: ",".join(extents[len(extents) - len(shape) :])
         for name, shape in ranks.items()

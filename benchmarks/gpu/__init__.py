@@ -1,1 +1,3 @@
-"""The suites on a GPU of CUDA: made where there is time, run where there is a GPU."""
+"""Benchmarks on NVIDIA GPUs: prepared on a machine with time, run where there is a
+GPU.
+"""

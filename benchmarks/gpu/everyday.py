@@ -1,11 +1,11 @@
-"""Calls on arrays of a GPU, untuned, and of rivals: everyday ones, and of halves.
+"""Time calls on arrays of a GPU, untuned, and of rivals.
 
-``python -m benchmarks.gpu.everyday --out FILE`` needs feinsum, CuPy, JAX and torch on
-the machine with the GPU. See :mod:`benchmarks.gpu.race`; the smallest entries come
-first.
+``python -m benchmarks.gpu.everyday --out FILE`` requires feinsum, CuPy, JAX and torch.
+See :mod:`benchmarks.gpu.race`; the smallest entries come first. Entries are those of
+the everyday suite, and calls in half precision.
 
-Contenders are timed in turns: one call that is waited for, and several calls in a row,
-of which only the last one is.
+Contenders are timed in turns: one synchronized call, and several calls in a row, of
+which only the last is synchronized.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 import feinsum
-from benchmarks.experiments.entries import Entry, everyday, halves
+from benchmarks.experiments.entries import Entry, list_everyday, list_halves
 from benchmarks.gpu import report
 from benchmarks.gpu.race import Prepared, Race, make_parser
 from benchmarks.gpu.report import OURS
-from benchmarks.gpu.rivals import COMPILED, RIVALS, Call, list_versions, seconds_of
+from benchmarks.gpu.rivals import COMPILED, RIVALS, Call, list_versions, time_call
 from feinsum.calling.gpu import building
 from feinsum.calling.kernel_cache import Calls
 from feinsum.dtypes import is_half, is_inexact
@@ -37,45 +37,45 @@ from feinsum.targets.cuda.cupy_session import CupySession
 N_IN_A_ROW = 20
 ROUNDS = 21
 LONG_S = 0.02
-"""A call that takes longer is timed in fewer rounds."""
+"""Duration above which calls are timed in fewer rounds."""
 
 
 def main() -> int:
-    options = _options()
+    options = _parse_options()
     load_cupy()
     entries = list_entries(options.sizes)
-    race = Race("benchmarks.gpu.everyday", [*map(_name, entries)], options)
+    race = Race("benchmarks.gpu.everyday", [*map(_format_name, entries)], options)
     if options.worker is None:
         return race.run()
-    messages, store = _messages(), InMemoryStore()
-    _choose_in_turns(race)
+    messages, store = _collect_messages(), InMemoryStore()
+    _patch_timing(race)
     rivals = [name for name in RIVALS if options.compiled or name != COMPILED]
 
     def prepare(k: int) -> Prepared:
         messages.clear()
-        name = {"name": _name(entries[k])}
+        name = {"name": _format_name(entries[k])}
         try:
-            calls, found = prepared(entries[k], store, rivals)
+            calls, line = prepare_entry(entries[k], store, rivals)
         except DeviceLostError as error:
-            report.append(options.out, {**name, "failed": [f"{error!r:.300}"]})
+            report.append_line(options.out, {**name, "failed": [f"{error!r:.300}"]})
             raise
         except Exception as error:  # noqa: BLE001  (others can be built)
             return {}, {**name, "failed": [f"{error!r:.300}"]}
         load_cupy().get_default_memory_pool().free_all_blocks()
-        return calls, {**found, "messages": [*messages]}
+        return calls, {**line, "messages": [*messages]}
 
-    race.work(prepare, timed, race.alone)
+    race.work(prepare, time_calls, race.reserve)
     return 0
 
 
 def list_entries(sizes: Collection[str]) -> list[Entry]:
-    """The entries of these groups, the smallest ones first."""
-    entries = [e for e in (*everyday(), *halves()) if e.group in sizes]
+    """Return the entries of these groups, the smallest ones first."""
+    entries = [e for e in (*list_everyday(), *list_halves()) if e.group in sizes]
     return sorted(entries, key=lambda entry: entry.footprint_bytes)
 
 
 class _Messages(logging.Handler):
-    """Collects what is logged about contenders."""
+    """Collects log messages about contenders."""
 
     def __init__(self, messages: list[str]) -> None:
         super().__init__()
@@ -85,8 +85,8 @@ class _Messages(logging.Handler):
         self.messages.append(record.getMessage()[:300])
 
 
-def _messages() -> list[str]:
-    """Grows with what is logged while calls are built."""
+def _collect_messages() -> list[str]:
+    """Return a list to which messages are appended while calls are built."""
     messages: list[str] = []
     logger = logging.getLogger(building.__name__)
     logger.setLevel(logging.DEBUG)
@@ -94,25 +94,25 @@ def _messages() -> list[str]:
     return messages
 
 
-def _choose_in_turns(race: Race) -> None:
-    """Let our calls choose among contenders while nothing else is timed."""
+def _patch_timing(race: Race) -> None:
+    """Let our calls time their contenders while no other process times anything."""
     timed = CupySession.timed
 
-    def alone(session: CupySession, run: Any, stream: Any = None) -> float:
-        with race.alone():
+    def time_alone(session: CupySession, run: Any, stream: Any = None) -> float:
+        with race.reserve():
             return timed(session, run, stream)
 
-    CupySession.timed = alone  # type: ignore[method-assign]
+    CupySession.timed = time_alone  # type: ignore[method-assign]
 
 
-def _name(entry: Entry) -> str:
+def _format_name(entry: Entry) -> str:
     return f"{entry.name} {entry.group}"
 
 
-def values_of(entry: Entry, xp: Any) -> dict[str, Any]:
-    """Uniform in 0.5 to 1.5, real and imaginary parts, or whole numbers from 0 to 9.
+def draw_values(entry: Entry, xp: Any) -> dict[str, Any]:
+    """Draw values uniform in 0.5 to 1.5, real and imaginary, or integers from 0 to 9.
 
-    Halves are of -0.5 to 0.5, so that their sums do not overflow.
+    Halves are between -0.5 and 0.5, so that their sums do not overflow.
 
     Args:
         xp: CuPy, or numpy.
@@ -131,20 +131,20 @@ def values_of(entry: Entry, xp: Any) -> dict[str, Any]:
     return {name: drawn(shape) for name, shape in entry.arrays.items()}
 
 
-def prepared(
+def prepare_entry(
     entry: Entry, store: InMemoryStore, rivals: Sequence[str]
 ) -> tuple[dict[str, Any], Any]:
-    """The contenders, and what is known of them: how far results are from CuPy's.
+    """Prepare the contenders; return their calls, and a line for the results.
 
     Raises:
         DeviceLostError: if the GPU refuses everything from now on.
     """
     cupy = load_cupy()
-    values = values_of(entry, cupy)
+    values = draw_values(entry, cupy)
     operands = [values[f.name] for row in entry.rows for f in row]
     stream = cupy.cuda.get_current_stream()
-    found: dict[str, Any] = {
-        "name": _name(entry),
+    line: dict[str, Any] = {
+        "name": _format_name(entry),
         "suite": entry.suite,
         "subscripts": entry.subscripts,
         "dtype": entry.dtype,
@@ -161,14 +161,14 @@ def prepared(
             start = time.perf_counter()
             result = ours()
             stream.synchronize()
-            found[key] = time.perf_counter() - start
+            line[key] = time.perf_counter() - start
     except DeviceLostError:
         raise
     except feinsum.FeinsumError as error:
-        return {}, {**found, "failed": [f"{error!r:.300}"]}
-    found["choice"] = _choice()
+        return {}, {**line, "failed": [f"{error!r:.300}"]}
+    line["choice"] = _describe_choice()
     calls: dict[str, Call] = {OURS: (ours, lambda _: stream.synchronize())}
-    calls |= _rival_calls(rivals, entry, values, found)
+    calls |= _prepare_rivals(rivals, entry, values, line)
     results = {name: call()[0] for name, (call, _) in calls.items() if name != OURS}
     if is_half(result.dtype):
         wide = [operand.astype(np.float32) for operand in operands]
@@ -176,12 +176,12 @@ def prepared(
     else:
         expected = results.get("cupy")
     if expected is not None:
-        found["errors"] = errors_of({OURS: result, **results}, expected, cupy)
-    return calls, found
+        line["errors"] = compute_errors({OURS: result, **results}, expected, cupy)
+    return calls, line
 
 
 def describe_gpu() -> dict[str, Any]:
-    """The GPU and the libraries, as a contest describes them."""
+    """Describe the GPU and the libraries, as contests do."""
     runtime = load_cupy().cuda.runtime
     version = runtime.driverGetVersion()
     return {
@@ -191,8 +191,10 @@ def describe_gpu() -> dict[str, Any]:
     }
 
 
-def errors_of(results: Mapping[str, Any], expected: Any, xp: Any) -> dict[str, float]:
-    """How far each is from what is expected, relative to the largest entry of that.
+def compute_errors(
+    results: Mapping[str, Any], expected: Any, xp: Any
+) -> dict[str, float]:
+    """Return the error of each result, relative to the largest expected entry.
 
     Args:
         xp: CuPy, or numpy.
@@ -209,18 +211,18 @@ def errors_of(results: Mapping[str, Any], expected: Any, xp: Any) -> dict[str, f
     return {name: largest_error(result) / scale for name, result in results.items()}
 
 
-def _choice() -> str:
-    """The call that was built last."""
-    made = [
-        kept.repeated for kept in get_remembered(Calls).gpu.values() if kept.repeated
+def _describe_choice() -> str:
+    """Describe the call that was built last."""
+    built = [
+        call.repeated for call in get_remembered(Calls).gpu.values() if call.repeated
     ]
-    return repr(made[-1]) if made else ""
+    return repr(built[-1]) if built else ""
 
 
-def _rival_calls(
-    names: Sequence[str], entry: Entry, values: Any, found: dict[str, Any]
+def _prepare_rivals(
+    names: Sequence[str], entry: Entry, values: Any, line: dict[str, Any]
 ) -> dict[str, Call]:
-    """Those that evaluate the entry; notes why the others do not."""
+    """Return the rivals that evaluate the entry; note why others do not."""
     rows = [[{"kind": "Plain", "name": f.name} for f in row] for row in entry.rows]
     workload = {"subscripts": entry.subscripts, "rows": rows}
     calls = {}
@@ -230,23 +232,23 @@ def _rival_calls(
             finish(call())
             calls[name] = call, finish
         except Exception as error:  # noqa: BLE001  (whatever a rival's library raises)
-            found.setdefault("refused", {})[name] = f"{error!r:.200}"
+            line.setdefault("refused", {})[name] = f"{error!r:.200}"
     return calls
 
 
-def timed(calls: Mapping[str, Call]) -> dict[str, dict[str, list[float]]]:
-    """Seconds of a single call that is waited for, and of each of several in a row."""
-    one: dict[str, list[float]] = {name: [] for name in calls}
-    row: dict[str, list[float]] = {name: [] for name in calls}
-    longest = max(seconds_of(call, 1) for call in calls.values())
+def time_calls(calls: Mapping[str, Call]) -> dict[str, dict[str, list[float]]]:
+    """Return the seconds of a synchronized call, and of each of several in a row."""
+    single: dict[str, list[float]] = {name: [] for name in calls}
+    several: dict[str, list[float]] = {name: [] for name in calls}
+    longest = max(time_call(call, 1) for call in calls.values())
     for _ in range(3 if longest > LONG_S else ROUNDS):
         for name, call in calls.items():
-            one[name].append(seconds_of(call, 1))
-            row[name].append(seconds_of(call, N_IN_A_ROW))
-    return {"one_s": one, "seconds": row}
+            single[name].append(time_call(call, 1))
+            several[name].append(time_call(call, N_IN_A_ROW))
+    return {"one_s": single, "seconds": several}
 
 
-def _options() -> argparse.Namespace:
+def _parse_options() -> argparse.Namespace:
     parser = make_parser(__doc__, budget=90.0)
     parser.add_argument("--sizes", nargs="+", default=["large"])
     parser.add_argument("--compiled", action="store_true",

@@ -1,16 +1,16 @@
-"""One folder that measures feinsum on a machine with a GPU and no network.
+"""Build a folder that benchmarks feinsum on a machine with a GPU and no network.
 
 ``python -m benchmarks.gpu.pack build FOLDER`` collects wheels, compiles the kernels of
-a contest and of trials, and copies ``gpu.sh`` and what it runs::
+a contest and of trials, and copies ``gpu.sh`` and the scripts it runs::
 
     gpu.sh      runs everything, in parts
     benchmarks/ the scripts
-    wheels/     feinsum and its dependencies; CuPy, JAX and torch are expected there
+    wheels/     feinsum and its dependencies, without CuPy, JAX and torch
     contest/    kernels of the entries of both suites, as functions, for all rivals
     trials/     recipes of workloads without a packaged fact for that GPU
     results/    is created there, and copied back
 
-``record FOLDER`` stores the facts of the trials.
+``record FOLDER`` imports the results of the trials.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.experiments.entries import both_suites
+from benchmarks.experiments.entries import list_both_suites
 from benchmarks.gpu.bundle.facts import import_results
-from benchmarks.gpu.bundle.folder import Exported, export_bundle, results_of
-from benchmarks.gpu.make_contest import recorded, write_contest
+from benchmarks.gpu.bundle.folder import Exported, export_bundle, read_seconds
+from benchmarks.gpu.make_contest import read_packaged_seconds, write_contest
 from feinsum.cli.app import ReportingGroup
 from feinsum.cli.shared.options import Database
 from feinsum.cli.tune.sources import Suites, read_suites
@@ -44,16 +44,16 @@ from feinsum.words import format_count
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = "benchmarks/gpu", "benchmarks/experiments"
-"""Copied, with the names of their packages."""
+"""Folders to copy."""
 MOST_BYTES = 60_000_000
 BASELINE = "x86-64-v2"
-"""Processors for which C is compiled, if they are of the kind of this one."""
+"""Target of the C compiler on x86-64."""
 RESULTS = Path("results", "trials.jsonl")
-"""Where the script writes what came of the trials."""
+"""Results of the trials, within the pack."""
 FAILURES = "failures.txt"
 
-Known: TypeAlias = Mapping[str, Mapping[TransformSpec, float]]
-"""Seconds of recipes, by the key of the workload."""
+SecondsByKey: TypeAlias = Mapping[str, Mapping[TransformSpec, float]]
+"""Seconds of recipes, by workload key."""
 
 Folder: TypeAlias = Annotated[Path, typer.Argument(help="The folder of the pack.")]
 
@@ -62,7 +62,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="What travels to a machine with a GPU, and what comes back.",
+    help="Build packs for machines with a GPU, and import their results.",
 )
 
 
@@ -104,12 +104,14 @@ def build_pack(
     ] = None,
     wheels: Annotated[bool, typer.Option(help="Collect wheels.")] = True,
 ) -> None:
-    """Build a pack in a new folder, and FOLDER.tar beside it."""
+    """Build a pack in a new folder, and FOLDER.tar next to it."""
     if folder.exists() and any(folder.iterdir()):
         raise MeasurementError(f"{folder} is not empty; give a new folder")
-    known = {} if after is None else results_of(after / "trials", after / RESULTS)
-    entries = both_suites(only, max_gflop=1e6)
-    problems = _list_problems(suite or ["dgfem", "tccg"], architecture, known)
+    seconds_by_key = (
+        {} if after is None else read_seconds(after / "trials", after / RESULTS)
+    )
+    entries = list_both_suites(only, max_gflop=1e6)
+    problems = _list_problems(suite or ["dgfem", "tccg"], architecture, seconds_by_key)
     if not entries or not problems:
         raise MeasurementError(
             f"the pack would have {len(entries)} entries and {len(problems)} workloads "
@@ -117,28 +119,28 @@ def build_pack(
         )
     folder.mkdir(parents=True, exist_ok=True)
     with (
-        _collecting(folder / "wheels", python) if wheels else nullcontext(),
+        _collect_wheels(folder / "wheels", python) if wheels else nullcontext(),
         Progress(console=Console(stderr=True), transient=True) as progress,
     ):
         task = progress.add_task("compile", total=len(entries) + len(problems))
         exported = {
             "contest": write_contest(
-                folder / "contest", architecture, entries, known,
+                folder / "contest", architecture, entries, seconds_by_key,
                 lambda _: progress.advance(task), variations,
             ),
             "trials": export_bundle(
                 problems, folder / "trials", architecture,
-                n_candidates=trials, tried=known,
+                n_candidates=trials, tried=seconds_by_key,
                 on_workload=lambda _: progress.advance(task),
             ),
         }  # fmt: skip
     _copy_scripts(folder)
-    _report(folder, exported)
+    _report_contents(folder, exported)
 
 
 @contextmanager
-def _collecting(folder: Path, python: str) -> Iterator[None]:
-    """Collect wheels meanwhile; nauty is compiled for any processor of this kind.
+def _collect_wheels(folder: Path, python: str) -> Iterator[None]:
+    """Collect wheels in the background; C code is compiled for any processor.
 
     Raises:
         MeasurementError: if pip fails.
@@ -161,16 +163,16 @@ def _collecting(folder: Path, python: str) -> Iterator[None]:
 
 
 def _list_problems(
-    suites: list[str], architecture: str, known: Known
+    suites: list[str], architecture: str, seconds_by_key: SecondsByKey
 ) -> dict[str, Any]:
-    """The workloads to try: those without a packaged fact, or those that were tried."""
+    """Return workloads without a packaged fact, or those that were tried before."""
     problems = {e.name: make_problem(e.einsum, e.sizes) for e in read_suites(suites)}
-    packaged = recorded(architecture)
+    packaged = read_packaged_seconds(architecture)
     return {
         name: problem
         for name, problem in problems.items()
-        if (key := str(problem.form.key)) in known
-        or (not known and key not in packaged)
+        if (key := str(problem.form.key)) in seconds_by_key
+        or (not seconds_by_key and key not in packaged)
     }
 
 
@@ -181,31 +183,32 @@ def _copy_scripts(folder: Path) -> None:
     shutil.copy(ROOT / "benchmarks/gpu.sh", folder)
 
 
-def _report(folder: Path, exported: Mapping[str, Exported]) -> None:
-    """Print what the pack has, and which kernels it lacks.
+def _report_contents(folder: Path, exported: Mapping[str, Exported]) -> None:
+    """Print the contents of the pack, and the kernels that it lacks.
 
     Raises:
         MeasurementError: if the pack is too large.
     """
     failures = [
         f"{part}: {name}: {spec}: {why}"
-        for part, one in exported.items()
-        for name, recipes in one.left_out.items()
+        for part, summary in exported.items()
+        for name, recipes in summary.left_out.items()
         for spec, why in recipes.items()
     ]
     (folder / FAILURES).write_text("".join(f"{line}\n" for line in failures))
     for line in failures:
         typer.echo(line)
-    for part, one in exported.items():
+    for part, summary in exported.items():
         typer.echo(
-            f"{part}: {one.n_candidates} kernels of "
-            f"{format_count(one.n_workloads, 'workload')}, {one.n_bytes / 1e6:.1f} MB"
+            f"{part}: {summary.n_candidates} kernels of "
+            f"{format_count(summary.n_workloads, 'workload')}, "
+            f"{summary.n_bytes / 1e6:.1f} MB"
         )
-    packed = shutil.make_archive(str(folder), "tar", folder.parent, folder.name)
-    n_bytes = Path(packed).stat().st_size
+    archive = shutil.make_archive(str(folder), "tar", folder.parent, folder.name)
+    n_bytes = Path(archive).stat().st_size
     typer.echo(
         f"{format_count(len(failures), 'recipe')} left out, see {folder / FAILURES}\n"
-        f"{n_bytes / 1e6:.1f} MB in {packed}; there: tar xf {Path(packed).name} && "
+        f"{n_bytes / 1e6:.1f} MB in {archive}; there: tar xf {Path(archive).name} && "
         f"{folder.name}/gpu.sh"
     )
     if n_bytes > MOST_BYTES:
@@ -214,7 +217,7 @@ def _report(folder: Path, exported: Mapping[str, Exported]) -> None:
 
 @app.command("record")
 def record_trials(folder: Folder, database: Database = None) -> None:
-    """Record the results of the trials, with the GPU's own identity."""
+    """Record the results of the trials, with the identity of the GPU."""
     with opened_store(database, may_create=True) as store:
         imported = import_results(folder / "trials", folder / RESULTS, store)
     states = ", ".join(f"{n} {state}" for state, n in sorted(imported.states.items()))

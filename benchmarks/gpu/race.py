@@ -1,13 +1,13 @@
-"""Processes that prepare entries, and then time them in turns. Only Python is needed.
+"""Prepare entries in several processes, and time them in turns; requires only Python.
 
-Several processes prepare entries, and a crash costs one entry. When all are prepared,
-or most of the time is over, one process after the other times its entries: compilers
-would slow down the host's part of a call. Entries with results are skipped, so the same
-command resumes an interrupted run::
+A crash costs one entry. When all entries are prepared, or most of the time is over, one
+process after the other times its entries: compilers would slow down the host's part of
+a call. Entries with results are skipped, so that the same command resumes an
+interrupted run::
 
     {"name": "a"}                     its preparation, or its timing, has begun
-    {"name": "a", "is_cut": True}     that was no crash
-    {"name": "a", "seconds": ...}     the result; or ``failed`` says why there is none
+    {"name": "a", "is_cut": True}     it ended without a crash
+    {"name": "a", "seconds": ...}     the result; or ``failed`` with the reason
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from typing import Any
 
 from benchmarks.gpu import report
 
-PATIENCE_S = 8.0
-"""For which processes wait for one that still builds, and after the end."""
+WAIT_S = 8.0
+"""Time to wait for processes that are still building."""
 TIMING_SHARE = 0.35
-"""Of the budget, for timing."""
+"""Share of the budget for timing."""
 MOST_STARTS = 3
-"""Of an entry: if its process crashed, or was killed, so often, it is given up."""
+"""Crashes of an entry, after which it is skipped."""
 
 Prepared = tuple[Mapping[str, Any], dict[str, Any]]
-"""What is timed of an entry, by contender, and what is known of it."""
+"""Calls of an entry by contender, and a line for the results."""
 
 
 def make_parser(text: str | None, budget: float) -> argparse.ArgumentParser:
-    """The options of every race; those after the first three are for its processes."""
+    """Return a parser with the options of every race; suppressed ones are internal."""
     parser = argparse.ArgumentParser(description=str(text).splitlines()[0])
     parser.add_argument("--budget", type=float, default=budget)
     parser.add_argument("--out", required=True)
@@ -53,12 +53,12 @@ def make_parser(text: str | None, budget: float) -> argparse.ArgumentParser:
 
 @dataclass(frozen=True)
 class Race:
-    """Entries of one process, or of all.
+    """The entries of one process, or of all.
 
     Attributes:
-        module: what ``python -m`` runs, with the same words, as each process.
-        names: of all entries, in their order.
-        options: of :func:`make_parser`.
+        module: the module that each process runs, with the same arguments.
+        names: names of all entries, in order.
+        options: options of :func:`make_parser`.
     """
 
     module: str
@@ -67,28 +67,28 @@ class Race:
 
     @property
     def entries(self) -> range:
-        """The numbers of the entries."""
+        """Return the numbers of the entries."""
         every, worker = range(len(self.names)), self.options.worker
         return every if worker is None else every[worker :: self.options.jobs]
 
-    def lines(self) -> list[Any]:
-        """The lines of these entries in the file of results."""
+    def read_lines(self) -> list[Any]:
+        """Read the lines of these entries from the file of results."""
         names = {self.names[k] for k in self.entries}
-        return [x for x in report.read(self.options.out) if x["name"] in names]
+        return [x for x in report.read_lines(self.options.out) if x["name"] in names]
 
-    def missing(self) -> list[int]:
-        """The entries without a result."""
-        lines = self.lines()
-        done = {line["name"] for line in lines if report.is_result(line)}
+    def list_missing(self) -> list[int]:
+        """Return the entries without a result."""
+        lines = self.read_lines()
+        finished = {line["name"] for line in lines if report.is_result(line)}
         starts: Counter[str] = Counter()
         for line in lines:
             if not report.is_result(line):
                 starts[line["name"]] += -1 if "is_cut" in line else 1
-        done |= {name for name, n in starts.items() if n >= MOST_STARTS}
-        return [k for k in self.entries if self.names[k] not in done]
+        finished |= {name for name, n in starts.items() if n >= MOST_STARTS}
+        return [k for k in self.entries if self.names[k] not in finished]
 
     def run(self) -> int:
-        """Run all processes and print the means; 1 if entries are left, else 0."""
+        """Run all processes and print means; return 1 if entries are left, else 0."""
         self.options.end = time.time() + self.options.budget
         with (
             TemporaryDirectory() as folder,
@@ -96,94 +96,98 @@ class Race:
         ):
             self.options.meeting = Path(folder)
             list(pool.map(self._supervise, range(self.options.jobs)))
-        print(report.summary(report.read(self.options.out)))
-        n_left = len(self.missing())
+        print(report.summarize(report.read_lines(self.options.out)))
+        n_left = len(self.list_missing())
         if n_left:
             print(f"{n_left} entries are left; run it again to resume", file=sys.stderr)
         return int(n_left > 0)
 
     def _supervise(self, k: int) -> None:
-        """Run a process for every ``jobs``-th entry, and another one after a crash."""
+        """Run a process for every ``jobs``-th entry, and another one after each
+        crash.
+        """
         options = argparse.Namespace(**{**vars(self.options), "worker": k})
         race = replace(self, options=options)
         command = [sys.executable, "-m", self.module, *sys.argv[1:],
                    "--worker", k, "--jobs", options.jobs,
                    "--end", options.end, "--meeting", options.meeting]  # fmt: skip
         try:
-            while race.missing() and time.time() < options.end:
-                left, n_lines = options.end - time.time(), len(race.lines())
+            while race.list_missing() and time.time() < options.end:
+                left, n_lines = options.end - time.time(), len(race.read_lines())
                 subprocess.run([*map(str, command)], timeout=left + 10, check=False)
-                if len(race.lines()) == n_lines:
-                    return  # it ends before it starts an entry, and so will the next
+                if len(race.read_lines()) == n_lines:
+                    return  # it started no entry, and the next one would not either
         except subprocess.TimeoutExpired:
-            lines = race.lines()
+            lines = race.read_lines()
             if lines and not (report.is_result(lines[-1]) or "is_cut" in lines[-1]):
-                report.append(options.out, {"name": lines[-1]["name"], "is_cut": True})
+                report.append_line(
+                    options.out, {"name": lines[-1]["name"], "is_cut": True}
+                )
         finally:
             (options.meeting / str(k)).touch()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """While no other process times anything."""
+    def reserve(self) -> Iterator[None]:
+        """Reserve the right to time."""
         with (self.options.meeting / "lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
             yield
 
     def _wait_for_others(self, limit: float) -> None:
-        """Wait until no process builds anything, or the limit, a time, is over."""
+        """Wait until no process builds anything, or until a time."""
         folder, options = self.options.meeting, self.options
         (folder / str(options.worker)).touch()
-        places = [folder / str(k) for k in range(options.jobs)]
-        while time.time() < limit and not all(place.exists() for place in places):
+        marks = [folder / str(k) for k in range(options.jobs)]
+        while time.time() < limit and not all(mark.exists() for mark in marks):
             time.sleep(0.1)
 
     def work(
         self,
         prepare: Callable[[int], Prepared],
-        timed: Callable[[Any], Mapping[str, Any]],
+        measure: Callable[[Any], Mapping[str, Any]],
         turn: Callable[[], AbstractContextManager[None]],
     ) -> None:
         """Prepare the entries of this process, wait for the others, and time all.
 
         Args:
             prepare: prepares an entry, given its number.
-            timed: times what is prepared.
-            turn: in which no other process times anything.
+            measure: times the calls of an entry.
+            turn: a context in which no other process times anything.
         """
         out, prepared = self.options.out, []
         building_end = self.options.end - TIMING_SHARE * self.options.budget
-        for k in self.missing():
+        for k in self.list_missing():
             if time.time() > building_end:
                 break
             name = {"name": self.names[k]}
-            report.append(out, name)
+            report.append_line(out, name)
             prepared.append(prepare(k))
-            # a later crash is not that of this entry
-            report.append(out, {**name, "is_cut": True})
-        self._wait_for_others(building_end + PATIENCE_S)
-        self.time_all(prepared, timed, turn)
+            # a later crash is not caused by this entry
+            report.append_line(out, {**name, "is_cut": True})
+        self._wait_for_others(building_end + WAIT_S)
+        self.time_all(prepared, measure, turn)
 
     def time_all(
         self,
         prepared: Sequence[Prepared],
-        timed: Callable[[Any], Mapping[str, Any]],
+        measure: Callable[[Any], Mapping[str, Any]],
         turn: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """Write a line for each entry without contenders, or timed before the end."""
+        """Time entries until the end, and append a line for each."""
         out = self.options.out
-        for calls, found in prepared:
+        for calls, line in prepared:
             if not calls:
-                report.append(out, {**found, "seconds": {}})
+                report.append_line(out, {**line, "seconds": {}})
                 continue
             if time.time() > self.options.end:
                 continue
-            report.append(out, {"name": found["name"]})
+            report.append_line(out, {"name": line["name"]})
             try:
                 with turn():
-                    found |= timed(calls)
+                    line |= measure(calls)
             except Exception as error:
                 # without a result, a resumed run would end there, too
                 failed = {"failed": [f"{error!r:.300}"]}
-                report.append(out, {**found, **failed, "seconds": {}})
+                report.append_line(out, {**line, **failed, "seconds": {}})
                 raise
-            report.append(out, found)
+            report.append_line(out, line)

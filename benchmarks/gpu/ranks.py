@@ -1,7 +1,7 @@
-"""Plans whose blocks are on GPUs: ``mpiexec -n 4 python -m benchmarks.gpu.ranks``.
+"""Run plans with blocks on GPUs: ``mpiexec -n 4 python -m benchmarks.gpu.ranks``.
 
-Ranks share the GPUs that there are. Rank 0 prints how far the results are from
-numpy's, and how messages travel. The exit code is 1 if a result is wrong.
+Ranks share the available GPUs. Rank 0 prints times, and the path of messages. The exit
+code is 1 if a result is wrong.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def run_case(
     to_gpu: Callable[[Any], Any],
     leaf: LeafFunction | None,
 ) -> str:
-    """Run a plan on all ranks of a communicator, and say how long that took.
+    """Run a plan on all ranks, verify it, and describe its time.
 
     Raises:
-        AssertionError: if a block of the result is wrong, or not where it shall be.
+        AssertionError: if a block of the result is wrong or misplaced.
     """
     terms = subscripts.partition("->")[0].split(",")
     shapes = [tuple(sizes[index] for index in term) for term in terms]
@@ -46,9 +46,9 @@ def run_case(
     rng = np.random.default_rng(0)
     operands = {n: rng.random(s) for n, s in zip(names, shapes, strict=True)}
     arrays = [feinsum.array(n, s) for n, s in zip(names, shapes, strict=True)]
-    planned = plan(feinsum.einsum(subscripts, *arrays), processes=comm.Get_size())
+    ranks_plan = plan(feinsum.einsum(subscripts, *arrays), processes=comm.Get_size())
     rank, traffic = comm.Get_rank(), Traffic()
-    boxes = {name: planned.start_box(name, rank) for name in names}
+    boxes = {name: ranks_plan.start_box(name, rank) for name in names}
     blocks = {
         name: to_gpu(np.ascontiguousarray(operands[name][get_slices(box)]))
         for name, box in boxes.items()
@@ -58,9 +58,11 @@ def run_case(
     for _ in range(3):
         comm.Barrier()
         start = perf_counter()
-        part = to_host(run_on_ranks(planned, blocks, comm, leaf=leaf, traffic=traffic))
+        part = to_host(
+            run_on_ranks(ranks_plan, blocks, comm, leaf=leaf, traffic=traffic)
+        )
         seconds.append(perf_counter() - start)
-    box, error = planned.result_box(rank), 0.0
+    box, error = ranks_plan.result_box(rank), 0.0
     if box is not None:
         expected = np.einsum(subscripts, *operands.values(), optimize=True)
         error = float(np.abs(part - expected[get_slices(box)]).max() / expected.max())
@@ -73,7 +75,9 @@ def run_case(
 def run_all(
     comm: Any, to_gpu: Callable[[Any], Any], leaf: LeafFunction | None = None
 ) -> bool:
-    """Run all cases, and print a line for each on rank 0; whether all were right."""
+    """Run all cases, print a line for each on rank 0, and return whether all were
+    right.
+    """
     failures = 0
     for name, (subscripts, sizes) in CASES.items():
         try:
@@ -90,8 +94,8 @@ def main() -> int:
     cupy = importlib.import_module("cupy")
     cupy.cuda.Device(comm.Get_rank() % cupy.cuda.runtime.getDeviceCount()).use()
     if comm.Get_rank() == 0:
-        way = "from GPU to GPU" if is_mpi_cuda_aware() else "through the host"
-        print(f"{comm.Get_size()} ranks, messages {way}", flush=True)
+        path = "from GPU to GPU" if is_mpi_cuda_aware() else "through the host"
+        print(f"{comm.Get_size()} ranks, messages {path}", flush=True)
     return 0 if run_all(comm, cupy.asarray) else 1
 
 

@@ -1,7 +1,7 @@
-"""What contests and calls on a GPU are compared with: JAX, torch, CuPy and cuTENSOR.
+"""The rivals on a GPU: JAX, torch, CuPy and cuTENSOR.
 
 Every rival evaluates the whole entry: its operands, which may be functions, and then
-the einsum of each row. All multiply in the precision of the arrays: without TF32.
+the einsum of each row. All multiply in the precision of the arrays, without TF32.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from benchmarks.experiments import functions
 COMPILED = "torch.compile"
 
 Call = tuple[Callable[[], Any], Callable[[Any], Any]]
-"""Evaluates an entry, and waits for the result."""
+"""A function that evaluates an entry, and one that waits for its result."""
 
 
-def seconds_of(call: Call, n: int) -> float:
-    """Of each of several calls in a row, of which only the last one is waited for."""
+def time_call(call: Call, n: int) -> float:
+    """Return the seconds per call of several calls, of which only the last is
+    synchronized.
+    """
     evaluate, finish = call
     start = perf_counter()
     for _ in range(n):
@@ -32,33 +34,36 @@ def seconds_of(call: Call, n: int) -> float:
     return (perf_counter() - start) / n
 
 
-def evaluation(workload: Any, xp: Any, einsum: Any) -> Callable[[Any], list[Any]]:
-    """The entry as a user writes it in an array library: a function of the values.
+def make_evaluation(workload: Any, xp: Any, einsum: Any) -> Callable[[Any], list[Any]]:
+    """Return the entry as a function of the values, as users of array libraries write
+    it.
 
     Args:
         workload: has the ``subscripts``, and ``rows`` of the operands' functions.
         xp: the library's module.
     """
-    rows = [[_function(f) for f in row] for row in workload["rows"]]
+    rows = [[_make_function(f) for f in row] for row in workload["rows"]]
 
     def evaluate(values: Any) -> list[Any]:
         return [
-            einsum(workload["subscripts"], *(f.fresh(xp, values) for f in row))
+            einsum(workload["subscripts"], *(f.evaluate(xp, values) for f in row))
             for row in rows
         ]
 
     return evaluate
 
 
-def _function(document: Mapping[str, Any]) -> Any:
+def _make_function(document: Mapping[str, Any]) -> Any:
     fields = {k: v for k, v in document.items() if k != "kind"}
     if "at" in fields:
         fields["at"] = tuple(fields["at"])
     return getattr(functions, document["kind"])(**fields)
 
 
-def _given(values: Mapping[str, Any], from_dlpack: Callable[[Any], Any]) -> Any:
-    """CuPy's arrays as those of another library, in the same memory; scalars."""
+def _convert_arrays(
+    values: Mapping[str, Any], from_dlpack: Callable[[Any], Any]
+) -> Any:
+    """Return CuPy's arrays as those of another library, without copies; and scalars."""
     import cupy
 
     return {
@@ -67,11 +72,11 @@ def _given(values: Mapping[str, Any], from_dlpack: Callable[[Any], Any]) -> Any:
     }
 
 
-def _jax(workload: Any, values: Mapping[str, Any]) -> Call:
-    """The whole evaluation, jitted; scalars are arguments.
+def _prepare_jax(workload: Any, values: Mapping[str, Any]) -> Call:
+    """Return the whole evaluation, jitted; scalars are arguments.
 
-    Products in single precision have its full precision, as with the others: by
-    default, JAX rounds their operands on such GPUs.
+    Products in single precision have full precision, as with other rivals: by default,
+    JAX rounds operands on such GPUs.
     """
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax
@@ -81,28 +86,28 @@ def _jax(workload: Any, values: Mapping[str, Any]) -> Call:
         raise RuntimeError(f"JAX runs on {jax.default_backend()}")
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_default_matmul_precision", "highest")
-    given = _given(values, jnp.from_dlpack)
-    whole = jax.jit(evaluation(workload, jnp, jnp.einsum))
-    return (lambda: whole(given)), jax.block_until_ready
+    arguments = _convert_arrays(values, jnp.from_dlpack)
+    compiled = jax.jit(make_evaluation(workload, jnp, jnp.einsum))
+    return (lambda: compiled(arguments)), jax.block_until_ready
 
 
 def _load_torch() -> Any:
-    """Import torch, which then multiplies without TF32."""
+    """Import torch with TF32 disabled."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = False
     return torch
 
 
-def _torch(workload: Any, values: Mapping[str, Any]) -> Call:
-    """Eager, with opt_einsum for the path, and the faster of cuBLAS and cuBLASLt."""
+def _prepare_torch(workload: Any, values: Mapping[str, Any]) -> Call:
+    """Return the eager evaluation, with the faster of cuBLAS and cuBLASLt."""
     torch = _load_torch()
-    given = _given(values, torch.from_dlpack)
-    evaluate = evaluation(workload, torch, torch.einsum)
+    arguments = _convert_arrays(values, torch.from_dlpack)
+    evaluate = make_evaluation(workload, torch, torch.einsum)
 
     def run(library: str) -> Any:
         torch.backends.cuda.preferred_blas_library(library)
-        return evaluate(given)
+        return evaluate(arguments)
 
     without_gradients = torch.inference_mode()(run)
     calls = [
@@ -110,27 +115,29 @@ def _torch(workload: Any, values: Mapping[str, Any]) -> Call:
         for library in ("cublas", "cublaslt")
     ]
     for call in calls:
-        seconds_of(call, 1)
-    return min(calls, key=lambda call: seconds_of(call, 2))
+        time_call(call, 1)
+    return min(calls, key=lambda call: time_call(call, 2))
 
 
-def _torch_compile(workload: Any, values: Mapping[str, Any]) -> Call:
-    """The whole evaluation as one function."""
+def _prepare_torch_compile(workload: Any, values: Mapping[str, Any]) -> Call:
+    """Return the whole evaluation as one compiled function."""
     torch = _load_torch()
-    given = _given(values, torch.from_dlpack)
-    evaluate = evaluation(workload, torch, torch.einsum)
-    # code of its own: one code is compiled for a few shapes, and then refused
+    arguments = _convert_arrays(values, torch.from_dlpack)
+    evaluate = make_evaluation(workload, torch, torch.einsum)
+    # a separate code object: torch compiles the same one for a few shapes only
     evaluate.__code__ = evaluate.__code__.replace()
-    whole = torch.compile(evaluate, fullgraph=True, dynamic=False)
-    call = torch.inference_mode()(lambda: whole(given))
+    compiled = torch.compile(evaluate, fullgraph=True, dynamic=False)
+    call = torch.inference_mode()(lambda: compiled(arguments))
     return call, lambda _: torch.cuda.synchronize()
 
 
-def _cupy(accelerators: list[str], workload: Any, values: Mapping[str, Any]) -> Call:
-    """``cupy.einsum``, pairwise, by cuBLAS or by the accelerators that are named."""
+def _prepare_cupy(
+    accelerators: list[str], workload: Any, values: Mapping[str, Any]
+) -> Call:
+    """Return the pairwise evaluation by cuBLAS, or by the given accelerators."""
     import cupy
 
-    # missing libraries are ignored there, and cuBLAS takes their place
+    # CuPy ignores missing libraries, and uses cuBLAS
     for name in accelerators:
         importlib.import_module(f"cupyx.{name}")
     core = importlib.import_module("cupy._core")
@@ -138,7 +145,7 @@ def _cupy(accelerators: list[str], workload: Any, values: Mapping[str, Any]) -> 
     def einsum(subscripts: str, *operands: Any) -> Any:
         return cupy.einsum(subscripts, *operands, optimize=True)
 
-    evaluate = evaluation(workload, cupy, einsum)
+    evaluate = make_evaluation(workload, cupy, einsum)
     stream = cupy.cuda.get_current_stream()
 
     def run() -> Any:
@@ -153,15 +160,15 @@ def _cupy(accelerators: list[str], workload: Any, values: Mapping[str, Any]) -> 
 
 
 RIVALS = {
-    "jax": _jax,
-    "torch": _torch,
-    COMPILED: _torch_compile,
-    "cupy": partial(_cupy, []),
-    "cutensor": partial(_cupy, ["cutensor"]),
+    "jax": _prepare_jax,
+    "torch": _prepare_torch,
+    COMPILED: _prepare_torch_compile,
+    "cupy": partial(_prepare_cupy, []),
+    "cutensor": partial(_prepare_cupy, ["cutensor"]),
 }
 
 
 def list_versions() -> dict[str, str]:
-    """The versions of the libraries that were loaded."""
+    """Return the versions of the loaded libraries."""
     names = ("cupy", "jax", "torch")
     return {n: str(sys.modules[n].__version__) for n in names if n in sys.modules}

@@ -1,6 +1,6 @@
-"""Tries feinsum on an NVIDIA GPU: one line for each step, in less than two minutes.
+"""Test feinsum on an NVIDIA GPU: one line for each step, in less than two minutes.
 
-Every step runs, even after others failed. Results are compared with numpy's::
+Every step runs, even after failures. Results are compared with numpy's::
 
     python benchmarks/gpu/smoke.py [--budget SECONDS] [--only WORD] [--log FILE]
 
@@ -40,7 +40,7 @@ from feinsum.records import InMemoryStore
 
 FAILED, NO_GPU = 1, 3
 STEP_S = 30
-"""After which a step is given up, if the GPU lets it."""
+"""Limit of a step."""
 DEVICE = "cuda"
 
 STEPS: list[tuple[str, Callable[[], str]]] = []
@@ -60,8 +60,8 @@ CASES: dict[str, tuple[str, list[tuple[int, ...]]]] = {
 }
 
 
-def step(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
-    """Make a function a step; it returns what to print."""
+def register_step(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
+    """Register a function as a step; it returns the text to print."""
 
     def added(function: Callable[[], str]) -> Callable[[], str]:
         STEPS.append((name, function))
@@ -72,19 +72,19 @@ def step(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
 
 @dataclass(frozen=True)
 class Library:
-    """How a library copies arrays to the GPU and back."""
+    """How to copy arrays of a library to the GPU and back."""
 
     name: str
     put: Callable[[np.ndarray[Any, Any]], Any]
     get: Callable[[Any], np.ndarray[Any, Any]]
 
 
-def cupy_arrays() -> Library:
+def load_cupy_library() -> Library:
     cupy = importlib.import_module("cupy")
     return Library("cupy", cupy.asarray, cupy.asnumpy)
 
 
-def torch_arrays() -> Library:
+def load_torch_library() -> Library:
     torch = importlib.import_module("torch")
     return Library(
         "torch",
@@ -93,32 +93,38 @@ def torch_arrays() -> Library:
     )
 
 
-def jax_arrays() -> Library:
+def load_jax_library() -> Library:
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     jax = importlib.import_module("jax")
     jax.config.update("jax_enable_x64", True)
     return Library("jax", jax.numpy.asarray, np.asarray)
 
 
-LIBRARIES = {"cupy": cupy_arrays, "torch": torch_arrays, "jax": jax_arrays}
+LIBRARIES = {
+    "cupy": load_cupy_library,
+    "torch": load_torch_library,
+    "jax": load_jax_library,
+}
 
 
-def called(subscripts: str, *operands: Any, **options: Any) -> Any:
-    """The result of a call with estimated effort: by a kernel, if there is one."""
-    how = {"database": DATABASE, "effort": "estimate", **options}
-    return feinsum.call_einsum(subscripts, *operands, **how)
+def call_einsum(subscripts: str, *operands: Any, **options: Any) -> Any:
+    """Call feinsum with estimated effort, so that a kernel is used if there is one."""
+    arguments = {"database": DATABASE, "effort": "estimate", **options}
+    return feinsum.call_einsum(subscripts, *operands, **arguments)
 
 
-def check(found: Any, expected: np.ndarray[Any, Any], tolerance: float = 1e-10) -> None:
-    """Raise an AssertionError that says how far the result is off."""
-    assert found.shape == expected.shape, f"shape {found.shape}, not {expected.shape}"
-    assert found.dtype == expected.dtype, f"dtype {found.dtype}, not {expected.dtype}"
+def check(
+    result: Any, expected: np.ndarray[Any, Any], tolerance: float = 1e-10
+) -> None:
+    """Compare a result with the expected one."""
+    assert result.shape == expected.shape, f"shape {result.shape}, not {expected.shape}"
+    assert result.dtype == expected.dtype, f"dtype {result.dtype}, not {expected.dtype}"
     if expected.size:
-        error = np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-300)
+        error = np.abs(result - expected).max() / max(np.abs(expected).max(), 1e-300)
         assert error < tolerance, f"off by {error:.2g} of the largest entry"
 
 
-def arrays_for(
+def draw_arrays(
     shapes: list[tuple[int, ...]], dtype: type = np.float64
 ) -> list[np.ndarray[Any, Any]]:
     rng = np.random.default_rng(0)
@@ -128,9 +134,9 @@ def arrays_for(
 def call_case(
     library: Library, case: str, dtype: type = np.float64, **options: Any
 ) -> tuple[float, Any]:
-    """Milliseconds of a call, and its result, which is numpy's."""
+    """Time a call, check its result, and return milliseconds and the result."""
     subscripts, shapes = CASES[case]
-    hosts = arrays_for(shapes, dtype)
+    hosts = draw_arrays(shapes, dtype)
     operands = [library.put(host) for host in hosts]
     start = perf_counter()
     result = feinsum.call_einsum(subscripts, *operands, **options)
@@ -141,7 +147,7 @@ def call_case(
 
 
 def call_thrice(library: Library, case: str, dtype: type = np.float64) -> str:
-    """Times of three calls: a library answers the first, the second builds a kernel."""
+    """Time three calls: a library computes the first, the second builds a kernel."""
     calls = [call_case(library, case, dtype, database=DATABASE) for _ in range(3)]
     kind = type(library.put(np.ones(3)))
     for _, result in calls:
@@ -149,14 +155,14 @@ def call_thrice(library: Library, case: str, dtype: type = np.float64) -> str:
     return f"calls of {', '.join(f'{ms:.1f}' for ms, _ in calls)} ms"
 
 
-def opened() -> Any:
+def open_gpu() -> Any:
     from feinsum.targets.devices import open_device
 
     return open_device(DEVICE)
 
 
-@step("versions")
-def _versions() -> str:
+@register_step("versions")
+def _report_versions() -> str:
     from feinsum.targets.cuda.nvrtc import find_nvrtc
 
     nvrtc, cupy = find_nvrtc(), importlib.import_module("cupy")
@@ -168,28 +174,28 @@ def _versions() -> str:
     )
 
 
-@step("device")
-def _device() -> str:
+@register_step("device")
+def _report_device() -> str:
     from feinsum.targets.cuda import CUDA
     from feinsum.targets.devices import find_trouble
 
-    gpu = opened()
+    gpu = open_gpu()
     assert not (trouble := find_trouble(CUDA, gpu.device)), trouble
     return f"{gpu.device}: {gpu.facts}"
 
 
 def add_calls() -> None:
-    """A step for each library and case, and one that loads the library."""
-    held: dict[str, Library] = {}
+    """Register a step for each library and case, and one that loads the library."""
+    loaded: dict[str, Library] = {}
 
     def load(name: str) -> str:
-        held[name] = LIBRARIES[name]()
+        loaded[name] = LIBRARIES[name]()
         host = np.arange(3.0)
-        assert np.array_equal(held[name].get(held[name].put(host)), host)
+        assert np.array_equal(loaded[name].get(loaded[name].put(host)), host)
         return importlib.import_module(name).__version__
 
     def call(name: str, case: str) -> str:
-        return call_thrice(held[name], case)
+        return call_thrice(loaded[name], case)
 
     for name in LIBRARIES:
         STEPS.append((f"{name}: loads", partial(load, name)))
@@ -200,15 +206,15 @@ add_calls()
 
 
 WAITED = ("gradient", "chain")
-"""Cases whose calls another process builds."""
+"""Cases that are built in the background."""
 STORED: list[TemporaryDirectory[str]] = []
-"""The folder with what it has built, once a step has made it."""
+"""The cache of an earlier step, if it ran."""
 BUILD_S = 25.0
 
 
 @contextmanager
-def own_folder(folder: str) -> Iterator[None]:
-    """Have a cache and a database of one's own, and no other settings of feinsum."""
+def use_folder(folder: str) -> Iterator[None]:
+    """Use a separate cache and database, and no other settings of feinsum."""
     saved = {k: v for k, v in os.environ.items() if k.startswith("FEINSUM_")}
     for name in saved:
         del os.environ[name]
@@ -221,15 +227,15 @@ def own_folder(folder: str) -> Iterator[None]:
         os.environ.update(saved)
 
 
-def nobody_waits(case: str) -> str:
-    """Times of calls before, during and after their build."""
+def call_while_building(case: str) -> str:
+    """Time calls before, during and after their build."""
     from feinsum.calling.gpu.cached import wait_for_builds
 
-    library = cupy_arrays()
+    library = load_cupy_library()
     if not STORED:
         STORED.append(TemporaryDirectory(ignore_cleanup_errors=True))
     get_remembered(Calls).gpu.clear()
-    with own_folder(STORED[-1].name):
+    with use_folder(STORED[-1].name):
         times = [call_case(library, case)[0] for _ in range(3)]
         start = perf_counter()
         assert wait_for_builds(BUILD_S), f"no call is built after {BUILD_S:g} s"
@@ -237,17 +243,19 @@ def nobody_waits(case: str) -> str:
         times += [call_case(library, case)[0] for _ in range(2)]
         (cached,) = get_remembered(Calls).gpu.values()
     assert cached.build is not None, "an earlier process has built it"
-    cached.build.result()  # or the reason why a library goes on
+    cached.build.result()  # raises the reason of a failed build
     before = ", ".join(f"{ms:.1f}" for ms in times[:3])
     after = ", ".join(f"{ms:.1f}" for ms in times[3:])
     return f"calls of {before} ms; {waited_s:.1f} s; {after} ms: {cached.repeated!r}"
 
 
-STEPS.extend((f"nobody waits: {case}", partial(nobody_waits, case)) for case in WAITED)
+STEPS.extend(
+    (f"background build: {case}", partial(call_while_building, case)) for case in WAITED
+)
 
 
 def describe_first_call(library: Library, case: str) -> dict[str, Any]:
-    """Describe the first call of this process: whether it was built before."""
+    """Describe the first call of this process: its times, and whether it was cached."""
     # the first use of a GPU by a process takes longer than a call
     library.get(library.put(np.ones(3)))
     first_ms, _ = call_case(library, case)
@@ -260,13 +268,13 @@ def describe_first_call(library: Library, case: str) -> dict[str, Any]:
     }
 
 
-@step("nobody waits: a later process")
-def _later_process() -> str:
+@register_step("background build: a later process")
+def _call_in_later_process() -> str:
     assert STORED, "the step before has built nothing"
-    said = []
+    text = []
     with TemporaryDirectory(ignore_cleanup_errors=True) as empty:
         for word, folder in (("cold", empty), ("warm", STORED[-1].name)):
-            with own_folder(folder):
+            with use_folder(folder):
                 start = perf_counter()
                 child = subprocess.run(
                     [sys.executable, __file__, "--first", WAITED[0]],
@@ -274,134 +282,138 @@ def _later_process() -> str:
                 )  # fmt: skip
                 elapsed_s = perf_counter() - start
             assert child.returncode == 0, child.stderr.strip()[-300:]
-            found = json.loads(child.stdout.splitlines()[-1])
-            assert not found["has_loopy"], f"{word}: Loopy is loaded"
-            assert (found["built"] is None) == (word == "cold"), f"{word}: {found}"
-            said.append(f"{word}: {found}, {elapsed_s:.2f} s of the process")
-    return "; ".join(said)
+            result = json.loads(child.stdout.splitlines()[-1])
+            assert not result["has_loopy"], f"{word}: Loopy is loaded"
+            assert (result["built"] is None) == (word == "cold"), f"{word}: {result}"
+            text.append(f"{word}: {result}, {elapsed_s:.2f} s of the process")
+    return "; ".join(text)
 
 
-@step("cupy: single precision")
-def _single() -> str:
+@register_step("cupy: single precision")
+def _call_single() -> str:
     cases = ("product", "gradient")
-    return "; ".join(call_thrice(cupy_arrays(), case, np.float32) for case in cases)
+    return "; ".join(
+        call_thrice(load_cupy_library(), case, np.float32) for case in cases
+    )
 
 
-@step("cupy: integers")
-def _integers() -> str:
-    library, host = cupy_arrays(), np.arange(12, dtype=np.int32).reshape(3, 4)
-    check(library.get(called("ij,kj->ik", *[library.put(host)] * 2)), host @ host.T)
+@register_step("cupy: integers")
+def _call_integers() -> str:
+    library, host = load_cupy_library(), np.arange(12, dtype=np.int32).reshape(3, 4)
+    check(
+        library.get(call_einsum("ij,kj->ik", *[library.put(host)] * 2)), host @ host.T
+    )
     return ""
 
 
 def multiply(a: Any, b: Any, **options: Any) -> str:
-    """A product of matrices, which may be refused."""
-    library = cupy_arrays()
+    """Multiply matrices, which may be refused."""
+    library = load_cupy_library()
 
     def run() -> None:
-        result = called("ij,jk->ik", a, b, **options)
+        result = call_einsum("ij,jk->ik", a, b, **options)
         check(library.get(result), library.get(a) @ library.get(b))
 
-    return or_refused(run)
+    return describe_refusal(run)
 
 
-@step("cupy: complex numbers")
-def _complex() -> str:
-    put = cupy_arrays().put
-    a, b = (put(x + 1j * x[::-1]) for x in arrays_for([(40, 30), (30, 20)]))
+@register_step("cupy: complex numbers")
+def _call_complex() -> str:
+    put = load_cupy_library().put
+    a, b = (put(x + 1j * x[::-1]) for x in draw_arrays([(40, 30), (30, 20)]))
     return multiply(a, b)
 
 
-@step("cupy: a transposed operand")
-def _transposed() -> str:
-    a, b = map(cupy_arrays().put, arrays_for([(30, 40), (30, 20)]))
+@register_step("cupy: a transposed operand")
+def _call_transposed() -> str:
+    a, b = map(load_cupy_library().put, draw_arrays([(30, 40), (30, 20)]))
     return multiply(a.T, b)
 
 
-@step("cupy: out=")
-def _out() -> str:
-    put = cupy_arrays().put
-    a, b = map(put, arrays_for([(40, 30), (30, 20)]))
+@register_step("cupy: out=")
+def _call_with_out() -> str:
+    put = load_cupy_library().put
+    a, b = map(put, draw_arrays([(40, 30), (30, 20)]))
     return multiply(a, b, out=put(np.zeros((40, 20))))
 
 
-@step("cupy: an operand on the host among others")
-def _mixed() -> str:
-    library = cupy_arrays()
-    (a,) = arrays_for([(30, 30)])
-    return or_refused(lambda: called("ij,jk->ik", library.put(a), a))
+@register_step("cupy: an operand on the host among others")
+def _call_mixed() -> str:
+    library = load_cupy_library()
+    (a,) = draw_arrays([(30, 30)])
+    return describe_refusal(lambda: call_einsum("ij,jk->ik", library.put(a), a))
 
 
-@step("cupy: another stream")
-def _stream() -> str:
+@register_step("cupy: another stream")
+def _call_on_stream() -> str:
     cupy = importlib.import_module("cupy")
-    a, b = arrays_for([(500, 400), (400, 300)])
+    a, b = draw_arrays([(500, 400), (400, 300)])
     with cupy.cuda.Stream(non_blocking=True) as stream:
-        given = cupy.asarray(a), cupy.asarray(b)
+        operands = cupy.asarray(a), cupy.asarray(b)
         for _ in range(20):
-            result = called("ij,jk->ik", *given)
+            result = call_einsum("ij,jk->ik", *operands)
             check(result.get(stream=stream), a @ b)
     return ""
 
 
-@step("torch: another stream")
-def _torch_stream() -> str:
-    torch, library = importlib.import_module("torch"), torch_arrays()
-    a, b = arrays_for([(500, 400), (400, 300)])
+@register_step("torch: another stream")
+def _call_on_torch_stream() -> str:
+    torch, library = importlib.import_module("torch"), load_torch_library()
+    a, b = draw_arrays([(500, 400), (400, 300)])
     with torch.cuda.stream(torch.cuda.Stream()):
         for _ in range(20):
-            made = library.put(a) + 1.0, library.put(b)
-            check(library.get(called("ij,jk->ik", *made) * 1.0), (a + 1) @ b)
+            operands = library.put(a) + 1.0, library.put(b)
+            check(library.get(call_einsum("ij,jk->ik", *operands) * 1.0), (a + 1) @ b)
     return ""
 
 
-@step("torch: integers")
-def _torch_integers() -> str:
-    library, host = torch_arrays(), np.arange(12, dtype=np.int32).reshape(3, 4)
+@register_step("torch: integers")
+def _call_torch_integers() -> str:
+    library, host = load_torch_library(), np.arange(12, dtype=np.int32).reshape(3, 4)
     for _ in range(3):
-        given = [library.put(host) for _ in range(2)]
-        found = feinsum.call_einsum("ij,kj->ik", *given, database=DATABASE)
-        check(library.get(found), host @ host.T)
+        operands = [library.put(host) for _ in range(2)]
+        result = feinsum.call_einsum("ij,kj->ik", *operands, database=DATABASE)
+        check(library.get(result), host @ host.T)
     return ""
 
 
-@step("cupy: memory that a stream still reads")
-def _memory_in_use() -> str:
-    """A call with arrays of numpy meanwhile, which needs memory of the same size."""
+@register_step("cupy: memory that a stream still reads")
+def _check_memory_in_use() -> str:
+    """Check that memory is not reused while a stream reads it."""
     cupy = importlib.import_module("cupy")
-    (a,) = arrays_for([(3000, 3000)])
+    (a,) = draw_arrays([(3000, 3000)])
     with cupy.cuda.Stream(non_blocking=True) as stream:
-        given = cupy.asarray(a)
-        called("ij->i", a, device=DEVICE)
+        operand = cupy.asarray(a)
+        call_einsum("ij->i", a, device=DEVICE)
         for _ in range(5):
-            product = given @ given
-            found = product + (freed := given + 1.0)
+            product = operand @ operand
+            result = product + (freed := operand + 1.0)
             del freed
-            check(called("ij->i", a, device=DEVICE), a.sum(1))
-            check(found.get(stream=stream), a @ a + a + 1.0)
+            check(call_einsum("ij->i", a, device=DEVICE), a.sum(1))
+            check(result.get(stream=stream), a @ a + a + 1.0)
     return ""
 
 
-@step("cutensor: a contraction of arrays with other strides")
-def _cutensor() -> str:
+@register_step("cutensor: a contraction of arrays with other strides")
+def _contract_by_cutensor() -> str:
     from feinsum.targets.cuda.cutensor import load_cutensor
 
     loaded = load_cutensor()
     if loaded is None:
         return "not installed"
     cupy = importlib.import_module("cupy")
-    a, b = arrays_for([(30, 40, 50), (50, 20, 30)])
+    a, b = draw_arrays([(30, 40, 50), (50, 20, 30)])
     result = cupy.empty((20, 40))
     operands = [cupy.asarray(a), cupy.asarray(b.swapaxes(0, 1).copy()).swapaxes(0, 1)]
     modes = [(0, 1, 2), (2, 3, 0), (3, 1)]
     stream = cupy.cuda.get_current_stream()
-    opened().session.contract(modes, [*operands, result], stream)
+    open_gpu().session.contract(modes, [*operands, result], stream)
     check(result.get(), np.einsum("ijk,kli->lj", a, b))
     return loaded[1]
 
 
-@step("plans: 4 ranks, blocks on a GPU")
-def _ranks() -> str:
+@register_step("plans: 4 ranks, blocks on a GPU")
+def _run_ranks() -> str:
     starter = shutil.which("mpiexec")
     if starter is None:
         return "no MPI is installed"
@@ -413,27 +425,27 @@ def _ranks() -> str:
     return ended.stdout
 
 
-@step("out of memory")
-def _memory() -> str:
+@register_step("out of memory")
+def _exhaust_memory() -> str:
     cupy = importlib.import_module("cupy")
     a = cupy.ones(32768)
     free, _ = cupy.cuda.runtime.memGetInfo()
-    held = cupy.empty(max(free - (2 << 30), 1), np.uint8)
+    reserved = cupy.empty(max(free - (2 << 30), 1), np.uint8)
     try:
-        called("i,j->ij", a, a.copy())
+        call_einsum("i,j->ij", a, a.copy())
     except MeasurementError as error:
-        said = f"refused: {error}"
+        text = f"refused: {error}"
     else:
         raise AssertionError("8.6 GB were allocated where 2 GB are free")
     finally:
-        del held
+        del reserved
         cupy.get_default_memory_pool().free_all_blocks()
-    check(called("i,i->i", a, a).get(), np.ones(32768))
-    return said
+    check(call_einsum("i,i->i", a, a).get(), np.ones(32768))
+    return text
 
 
-def gradient() -> tuple[Any, Any, dict[str, Any]]:
-    """The einsum, a Loopy kernel of it for Loopy's own target, arguments."""
+def make_gradient() -> tuple[Any, Any, dict[str, Any]]:
+    """Return an einsum, a Loopy kernel of it for Loopy's own target, and arguments."""
     import loopy as lp
 
     from feinsum.codegen import generate_loopy
@@ -442,28 +454,28 @@ def gradient() -> tuple[Any, Any, dict[str, Any]]:
     arrays = [feinsum.array(n, s) for n, s in zip("abc", shapes, strict=True)]
     einsum = feinsum.einsum(subscripts, *arrays)
     unit = generate_loopy(einsum).copy(target=lp.CudaTarget())
-    return einsum, unit, dict(zip("abc", arrays_for(shapes), strict=True))
+    return einsum, unit, dict(zip("abc", draw_arrays(shapes), strict=True))
 
 
-def retrieved(unit: Any, database: InMemoryStore) -> Any:
+def retrieve(unit: Any, database: InMemoryStore) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FeinsumWarning)
         return feinsum.retrieve(unit, device=DEVICE, database=database)
 
 
-@step("retrieve: a Loopy kernel without facts")
-def _retrieve() -> str:
-    _, unit, values = gradient()
-    found = retrieved(unit, InMemoryStore())
-    compare(found, values, CASES["gradient"][0])
-    return "untransformed" if found is unit else "with a recipe"
+@register_step("retrieve: a Loopy kernel without facts")
+def _retrieve_kernel() -> str:
+    _, unit, values = make_gradient()
+    result = retrieve(unit, InMemoryStore())
+    compare(result, values, CASES["gradient"][0])
+    return "untransformed" if result is unit else "with a recipe"
 
 
 def compare(unit: Any, values: dict[str, Any], subscripts: str) -> Any:
-    """The bound kernel, whose result is numpy's."""
+    """Run a kernel, compare the result with numpy's, and return it bound."""
     from feinsum.measure import compile_kernel
 
-    gpu = opened()
+    gpu = open_gpu()
     bound = compile_kernel(gpu.prepare(unit), gpu).bind(values)
     bound.poison()
     bound.run()
@@ -473,8 +485,10 @@ def compare(unit: Any, values: dict[str, Any], subscripts: str) -> Any:
     return bound
 
 
-def recommended(family: str, subscripts: str, shapes: list[tuple[int, ...]]) -> Any:
-    """A bound kernel by the first recipe of a family."""
+def build_recommended(
+    family: str, subscripts: str, shapes: list[tuple[int, ...]]
+) -> Any:
+    """Compile and check the first recipe of a family."""
     from feinsum.codegen import generate_loopy
     from feinsum.ir import Workload
     from feinsum.measure.reference import NEVER_LONG
@@ -490,22 +504,22 @@ def recommended(family: str, subscripts: str, shapes: list[tuple[int, ...]]) -> 
     spec = next(
         iter(list_configurations(find_transform(family, 1), Workload(einsum, {})))
     )
-    values = dict(zip(names, arrays_for(shapes), strict=True))
+    values = dict(zip(names, draw_arrays(shapes), strict=True))
     return compare(apply_spec(spec, unit, nest), values, subscripts)
 
 
-@step("families: each by its first recipe")
-def _families() -> str:
+@register_step("families: each by its first recipe")
+def _build_families() -> str:
     chosen = {"gpu_elements": "gradient", "gpu_product": "product",
               "gpu_rows": "row sum", "gpu_points": "pointwise"}  # fmt: skip
     for family, case in chosen.items():
-        recommended(family, *CASES[case])
+        build_recommended(family, *CASES[case])
     return ", ".join(chosen)
 
 
-@step("graph of 50 launches")
-def _graph() -> str:
-    bound = recommended("gpu_points", "i,i->i", [(5000,), (5000,)])
+@register_step("graph of 50 launches")
+def _time_graph() -> str:
+    bound = build_recommended("gpu_points", "i,i->i", [(5000,), (5000,)])
     built = bound.compiled.built
     arguments = {k: getattr(s, "array", s) for k, s in bound.slots.items()}
     replay = built.repeated(arguments, 50)
@@ -520,9 +534,9 @@ def _graph() -> str:
     return f"launches {launched * 1e6:.0f} us, graph {replayed * 1e6:.0f} us"
 
 
-@step("timing by events, warm and flushed")
-def _timing() -> str:
-    bound = recommended("gpu_points", "i,i->i", [(1 << 20,), (1 << 20,)])
+@register_step("timing by events, warm and flushed")
+def _time_by_events() -> str:
+    bound = build_recommended("gpu_points", "i,i->i", [(1 << 20,), (1 << 20,)])
     built = bound.compiled.built
     arguments = {k: getattr(s, "array", s) for k, s in bound.slots.items()}
     fastest = []
@@ -534,11 +548,11 @@ def _timing() -> str:
     return f"24 MiB: warm {warm}, flushed {flushed}, by wall {bound.run('wall'):.2g} s"
 
 
-@step("bandwidth and peaks")
-def _peaks() -> str:
+@register_step("bandwidth and peaks")
+def _measure_peaks() -> str:
     from feinsum.measure import measure_peaks
 
-    peaks = measure_peaks(opened(), repeats=3)
+    peaks = measure_peaks(open_gpu(), repeats=3)
     rates = {k: f"{v / 1e12:.1f}" for k, v in peaks.operations_per_s.items()}
     caches = {k: f"{v / 1e12:.2f}" for k, v in peaks.cache_bytes_per_s.items()}
     return (
@@ -547,16 +561,16 @@ def _peaks() -> str:
     )
 
 
-@step("autotune: 4 trials, then retrieve")
-def _autotune() -> str:
-    einsum, unit, values = gradient()
+@register_step("autotune: 4 trials, then retrieve")
+def _tune_gradient() -> str:
+    einsum, unit, values = make_gradient()
     store = InMemoryStore()
     report = feinsum.autotune(
         einsum, device=DEVICE, database=store, n_trials=4, budget_s=STEP_S / 2
     )
-    found = retrieved(unit, store)
-    assert found is not unit, f"nothing is retrieved after {report}"
-    compare(found, values, CASES["gradient"][0])
+    result = retrieve(unit, store)
+    assert result is not unit, f"nothing is retrieved after {report}"
+    compare(result, values, CASES["gradient"][0])
     return str(report)
 
 
@@ -568,32 +582,32 @@ KERNEL(illegal, __global float *x, float a)
 """
 
 
-def illegal() -> None:
-    """Run a kernel that fails, in a process of its own, and print the error."""
+def run_illegal() -> None:
+    """Run a kernel with an illegal address, and print the error."""
     import cupy
 
-    program = opened().program(ILLEGAL, "illegal")
+    program = open_gpu().program(ILLEGAL, "illegal")
     try:
         program.run((cupy.zeros(8, np.float32), np.float32(1)), 8)
     except FeinsumError as error:
         print(f"{type(error).__name__}: {error}")
 
 
-@step("an illegal address, in a child")
-def _illegal() -> str:
+@register_step("an illegal address, in a child")
+def _run_illegal_in_child() -> str:
     child = subprocess.run(
         [sys.executable, __file__, "--illegal"],
         capture_output=True, text=True, timeout=STEP_S, check=False,
     )  # fmt: skip
-    said = child.stdout.strip()
-    assert said, f"exit code {child.returncode}: {child.stderr.strip()[-300:]}"
-    assert "not its own" in said, said
-    recommended("gpu_points", "i,i->i", [(50,), (50,)])
-    return f"exit code {child.returncode}, {said}"
+    text = child.stdout.strip()
+    assert text, f"exit code {child.returncode}: {child.stderr.strip()[-300:]}"
+    assert "not its own" in text, text
+    build_recommended("gpu_points", "i,i->i", [(50,), (50,)])
+    return f"exit code {child.returncode}, {text}"
 
 
-def or_refused(run: Callable[[], object]) -> str:
-    """Run something that may also be refused with an error of feinsum."""
+def describe_refusal(run: Callable[[], object]) -> str:
+    """Run something that may be refused with an error of feinsum."""
     try:
         run()
     except FeinsumError as error:
@@ -604,7 +618,7 @@ def or_refused(run: Callable[[], object]) -> str:
 @contextmanager
 def _time_limit() -> Iterator[None]:
     def over(_signal: int, _frame: FrameType | None) -> None:
-        raise TimeoutError(f"not done within {STEP_S} s")
+        raise TimeoutError(f"not finished within {STEP_S} s")
 
     signal.signal(signal.SIGALRM, over)
     signal.alarm(STEP_S)
@@ -616,14 +630,14 @@ def _time_limit() -> Iterator[None]:
 
 @dataclass
 class Report:
-    """Prints the steps, and logs the tracebacks of those that fail."""
+    """Prints the steps, and logs tracebacks of failures."""
 
     log: Path
     counts: dict[str, int] = field(default_factory=dict)
 
-    def add(self, name: str, outcome: str, said: str, seconds: float) -> None:
+    def add(self, name: str, outcome: str, text: str, seconds: float) -> None:
         self.counts[outcome] = self.counts.get(outcome, 0) + 1
-        text = " ".join(said.split())
+        text = " ".join(text.split())
         print(f"{outcome:7} {seconds:6.2f} s  {name:32} {text}", flush=True)
 
     def trace(self, name: str) -> None:
@@ -632,32 +646,34 @@ class Report:
             file.write(f"== {name}\n{traceback.format_exc()}\n")
 
 
-def _tried(name: str, function: Callable[[], str], report: Report) -> None:
+def _run_step(name: str, function: Callable[[], str], report: Report) -> None:
     start = perf_counter()
     try:
         with _time_limit():
-            said, outcome = function(), "ok"
+            text, outcome = function(), "ok"
     except Exception as error:  # noqa: BLE001  (the next step is tried)
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(frame.filename).name}:{frame.lineno}"
-        said, outcome = f"{type(error).__name__}: {error} ({place})", "failed"
+        location = f"{Path(frame.filename).name}:{frame.lineno}"
+        text, outcome = f"{type(error).__name__}: {error} ({location})", "failed"
         report.trace(name)
-    report.add(name, outcome, said, perf_counter() - start)
+    report.add(name, outcome, text, perf_counter() - start)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--budget", type=float, default=100, help="seconds for all")
-    parser.add_argument("--only", default="", help="steps whose names have this")
+    parser.add_argument(
+        "--budget", type=float, default=100, help="seconds for all steps"
+    )
+    parser.add_argument("--only", default="", help="steps whose names contain this")
     parser.add_argument("--log", type=Path, default=Path(".cache/gpu/smoke.log"))
     parser.add_argument("--illegal", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--first", choices=WAITED, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.first:
-        print(json.dumps(describe_first_call(cupy_arrays(), given.first)))
+    options = parser.parse_args()
+    if options.first:
+        print(json.dumps(describe_first_call(load_cupy_library(), options.first)))
         return 0
-    if given.illegal:
-        illegal()
+    if options.illegal:
+        run_illegal()
         return 0
     from feinsum.errors import DeviceUnavailableError
     from feinsum.targets.cuda import CUDA
@@ -667,14 +683,14 @@ def main() -> int:
     except DeviceUnavailableError as error:
         print(f"there is no GPU: {error}")
         return NO_GPU
-    report, end = Report(given.log), perf_counter() + given.budget
+    report, end = Report(options.log), perf_counter() + options.budget
     for name, function in STEPS:
-        if given.only not in name:
+        if options.only not in name:
             continue
         if perf_counter() > end:
             report.add(name, "skipped", "the time is over", 0)
             continue
-        _tried(name, function, report)
+        _run_step(name, function, report)
     print(", ".join(f"{n} {outcome}" for outcome, n in sorted(report.counts.items())))
     return FAILED if "failed" in report.counts else 0
 

@@ -1,1 +1,1 @@
-"""Plans of the papers: their schedules, costs and commands, to compare ours with."""
+"""Schedules, costs and commands of the papers, for comparison with the planner."""

@@ -1,8 +1,8 @@
-"""Decompositions: the cheapest partition of each statement of a program.
+"""Choose the cheapest partition of each statement of a program, by EinDecomp's costs.
 
 There are three methods: exact elimination over all partitions; EinDecomp's dynamic
-program, if every result has one reader; and its linearization, one longest path after
-another. The last two are for comparison with the first.
+program, if every result has one reader; and its linearization along longest paths. The
+last two are for comparison.
 
 Source: EinDecomp, section 7 (dynamic program and linearization).
 """
@@ -36,24 +36,24 @@ from feinsum.ir.program import Program
 from feinsum.programs.stages import find_equal_indices
 
 Partition: TypeAlias = constantdict[str, int]
-"""Parts of each index of a statement: a kernel call for each combination of parts."""
+"""Parts of each index of a statement: one kernel call per combination of parts."""
 Grids = NDArray[np.int64]
-"""Parts of each index of a statement, a row for each way to cut it."""
+"""Parts of each index of a statement, with a row for each partition."""
 Choices = Mapping[str, Grids]
-"""The ways to cut each statement, by its result."""
+"""Candidate partitions of each statement, by its result."""
 Edge = tuple[str, str, int]
 """Producer, consumer, and the consumer's operand."""
 
 
-def n_partitions(n_indices: int, p: int) -> int:
-    """The number of partitions with exactly ``p`` calls, in powers of two.
+def count_partitions(n_indices: int, p: int) -> int:
+    """Count the partitions with exactly ``p`` calls, in powers of two.
 
     Raises:
         ProgramError: if ``p`` is not a power of two.
 
     Source: EinDecomp, section 8.1; the list for p = 8 in section 8.2 lacks two of them.
 
-    >>> n_partitions(6, 1024), n_partitions(3, 8)
+    >>> count_partitions(6, 1024), count_partitions(3, 8)
     (3003, 10)
     """
     if p < 1 or p & (p - 1):
@@ -64,10 +64,10 @@ def n_partitions(n_indices: int, p: int) -> int:
 
 
 class Model:
-    """EinDecomp's costs of one program, in elements.
+    """EinDecomp's cost model of one program, in elements.
 
     Raises:
-        ProgramError: if the value of a size parameter is not known.
+        ProgramError: if a size parameter has no value.
     """
 
     def __init__(self, program: Program, sizes: Mapping[str, int]) -> None:
@@ -81,7 +81,7 @@ class Model:
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
-        """Every operand that is the result of a statement."""
+        """Return every operand that is the result of a statement."""
         producers = self.program.producers
         return tuple(
             (name, statement.result, position)
@@ -90,67 +90,69 @@ class Model:
             if name in producers
         )
 
-    def choices(self, processes: int) -> dict[str, Grids]:
-        """For each statement, the partitions with this many calls, or with the most."""
+    def list_choices(self, processes: int) -> dict[str, Grids]:
+        """Return each statement's partitions with this many calls, or with the most."""
         return {
             name: find_largest_grids(processes, indices, self.extents)
             for name, indices in self._indices.items()
         }
 
-    def tables(
+    def build_tables(
         self,
         choices: Choices,
         makers: Mapping[str, Collection[str]] | None = None,
     ) -> list[Table]:
-        """The costs of some statements; see :func:`feinsum.distributed.grids`."""
+        """Return the cost tables of statements; see
+        :func:`feinsum.distributed.grids`.
+        """
         groups = [self._groups[name] for name in choices]
         return build_cost_tables(groups, self.extents, choices, makers)
 
-    def statement_cost(self, name: str, grids: Grids) -> NDArray[np.float64]:
-        """The cost of a statement, independent of how its operands are partitioned."""
+    def compute_statement_cost(self, name: str, grids: Grids) -> NDArray[np.float64]:
+        """Return the cost of a statement, whatever the partition of its operands."""
         group, indices = self._groups[name], self._indices[name]
         return compute_statement_costs(group, indices, grids, self.extents)
 
-    def aggregation(self, name: str, grids: Grids) -> NDArray[np.float64]:
-        """The part of it that is sent to be reduced."""
+    def compute_aggregation(self, name: str, grids: Grids) -> NDArray[np.float64]:
+        """Return the part of it that is reduced elsewhere."""
         group = self._groups[name]
-        output = self._columns(name, grids, group.output.indices)
+        output = self._get_columns(name, grids, group.output.indices)
         lengths = np.array([self.extents[i] for i in group.output.indices], float)
-        summed = self._columns(name, grids, group.summed)
+        summed = self._get_columns(name, grids, group.summed)
         return compute_aggregation(grids, summed, (lengths / output).prod(axis=-1))
 
-    def repartition(
+    def compute_repartition(
         self, edge: Edge, producer: Grids, consumer: Grids
     ) -> NDArray[np.float64]:
-        """The cost of an edge: a row for each producer, a column for each consumer."""
+        """Return the cost of an edge: rows for producers, columns for consumers."""
         source, target, position = edge
         output: Group = self._groups[source]
         access = self._groups[target].inputs[position]
-        produced = self._columns(source, producer, output.output.indices)
-        consumed = self._columns(target, consumer, access.indices)
+        produced = self._get_columns(source, producer, output.output.indices)
+        consumed = self._get_columns(target, consumer, access.indices)
         extents = [self.extents[i] for i in output.output.indices]
         return compute_repartition(consumed[None, :, :], produced[:, None, :], extents)
 
-    def partition(self, name: str, grid: Sequence[int]) -> Partition:
-        """A row of grids in the names of the statement's own indices."""
+    def read_partition(self, name: str, grid: Sequence[int]) -> Partition:
+        """Return a row of grids, by the statement's own indices."""
         parts = dict(zip(self._indices[name], map(int, grid), strict=True))
         statement = self.program.producers[name]
         return constantdict(
             {i: parts[qualify_index(name, i)] for i in statement.indices}
         )
 
-    def grid(self, name: str, partition: Partition) -> Grids:
-        """The other way round; one row."""
+    def write_grid(self, name: str, partition: Partition) -> Grids:
+        """Return the inverse of :meth:`read_partition`: a grid of one row."""
         parts = {qualify_index(name, i): n for i, n in partition.items()}
         return np.array([[parts[i] for i in self._indices[name]]], np.int64)
 
-    def _columns(self, name: str, grids: Grids, indices: Sequence[str]) -> Grids:
+    def _get_columns(self, name: str, grids: Grids, indices: Sequence[str]) -> Grids:
         return grids[:, [self._indices[name].index(i) for i in indices]]
 
 
 @dataclass(frozen=True)
 class Decomposition:
-    """How every statement of a program is partitioned.
+    """The partitions of all statements of a program.
 
     Attributes:
         sizes: values of the size parameters.
@@ -167,29 +169,38 @@ class Decomposition:
 
     @cached_property
     def _grids(self) -> Mapping[str, Grids]:
-        return {n: self._model.grid(n, parts) for n, parts in self.partitions.items()}
+        return {
+            n: self._model.write_grid(n, parts) for n, parts in self.partitions.items()
+        }
 
     @property
     def join(self) -> float:
-        """Elements of all blocks that kernel calls read."""
+        """Return the elements of all blocks that kernel calls read."""
         total = sum(
-            self._model.statement_cost(n, grid)[0] for n, grid in self._grids.items()
+            self._model.compute_statement_cost(n, grid)[0]
+            for n, grid in self._grids.items()
         )
         # the statement's cost is the sum of both
         return float(total) - self.aggregation
 
     @property
     def aggregation(self) -> float:
-        """Elements of partial results that are reduced elsewhere."""
-        costs = (self._model.aggregation(n, g)[0] for n, g in self._grids.items())
+        """Return the elements of partial results that are reduced elsewhere."""
+        costs = (
+            self._model.compute_aggregation(n, g)[0] for n, g in self._grids.items()
+        )
         return float(sum(costs))
 
     @property
     def repartition(self) -> float:
-        """Elements that move because a reader partitions an array differently."""
+        """Return the elements that move because readers partition arrays
+        differently.
+        """
         return float(
             sum(
-                self._model.repartition(edge, *(self._grids[n] for n in edge[:2]))[0, 0]
+                self._model.compute_repartition(
+                    edge, *(self._grids[n] for n in edge[:2])
+                )[0, 0]
                 for edge in self._model.edges
             )
         )
@@ -200,7 +211,7 @@ class Decomposition:
 
     @property
     def calls(self) -> Mapping[str, int]:
-        """Kernel calls of each statement."""
+        """Return the number of kernel calls of each statement."""
         return {name: prod(parts.values()) for name, parts in self.partitions.items()}
 
     def __str__(self) -> str:
@@ -250,10 +261,10 @@ def decompose(
             f"there is no method {method!r}; expected one of {', '.join(METHODS)}"
         )
     model = Model(program, sizes or {})
-    choices = model.choices(processes)
+    choices = model.list_choices(processes)
     chosen = METHODS[method](model, choices)
     # back from the unique names of indices in plans to the program's own
-    partitions = {n: model.partition(n, choices[n][k]) for n, k in chosen.items()}
+    partitions = {n: model.read_partition(n, choices[n][k]) for n, k in chosen.items()}
     return Decomposition(program, constantdict(sizes or {}), constantdict(partitions))
 
 
@@ -266,7 +277,7 @@ def split_along(
     also: Sequence[tuple[str, int]] = (),
     sizes: Mapping[str, int] | None = None,
 ) -> Decomposition:
-    """Partition every statement along one axis of an array, as people do by hand.
+    """Partition every statement along one axis of an array, as is done by hand.
 
     Along the tokens of a batch this is data parallelism; along the heads of an
     attention, a split by heads. A statement without such an index is partitioned along
@@ -327,18 +338,18 @@ def split_along(
     return Decomposition(program, constantdict(sizes or {}), constantdict(chosen))
 
 
-def _exact(model: Model, choices: Choices) -> dict[str, int]:
-    return _least(choices, model.tables(choices))
+def _choose_exactly(model: Model, choices: Choices) -> dict[str, int]:
+    return _minimize(choices, model.build_tables(choices))
 
 
-def _least(choices: Choices, tables: Sequence[Table]) -> dict[str, int]:
-    """The choice of each statement; tables have variables of their own besides."""
+def _minimize(choices: Choices, tables: Sequence[Table]) -> dict[str, int]:
+    """Return the choice of each statement; tables have internal variables, too."""
     _, values = least_sum(tables)
     return {name: values[name] for name in choices}
 
 
-def _tree(model: Model, choices: Choices) -> dict[str, int]:
-    """Bottom-up: the lowest cost of each partition of a result, with all below it."""
+def _choose_on_tree(model: Model, choices: Choices) -> dict[str, int]:
+    """Minimize bottom-up: the cost of each partition of a result, with all below it."""
     for name in choices:
         if len(readers := model.program.readers(name)) > 1:
             raise ProgramError(
@@ -348,11 +359,11 @@ def _tree(model: Model, choices: Choices) -> dict[str, int]:
     least: dict[str, NDArray[np.float64]] = {}
     behind: dict[str, dict[str, NDArray[np.int64]]] = {}
     for name, grids in choices.items():  # in the order of dataflow
-        least[name], behind[name] = model.statement_cost(name, grids), {}
+        least[name], behind[name] = model.compute_statement_cost(name, grids), {}
         edges = [edge for edge in model.edges if edge[1] == name]
         for producer in dict.fromkeys(edge[0] for edge in edges):
             costs = least[producer][:, None] + sum(
-                model.repartition(edge, choices[producer], grids)
+                model.compute_repartition(edge, choices[producer], grids)
                 for edge in edges
                 if edge[0] == producer
             )
@@ -370,19 +381,19 @@ def _tree(model: Model, choices: Choices) -> dict[str, int]:
     return chosen
 
 
-def _linear(model: Model, choices: Choices) -> dict[str, int]:
-    """One longest path after another; costs off the path are ignored."""
+def _choose_linearly(model: Model, choices: Choices) -> dict[str, int]:
+    """Minimize along one longest path after another, ignoring costs off the path."""
     chosen: dict[str, int] = {}
     while left := [name for name in choices if name not in chosen]:
-        path = _longest_path(model, left)
+        path = _find_longest_path(model, left)
         # costs count between neighbors on the path alone
         before = {name: [producer] for producer, name in pairwise(path)} | {path[0]: []}
         on_path = {name: choices[name] for name in path}
-        chosen |= _least(on_path, model.tables(on_path, before))
+        chosen |= _minimize(on_path, model.build_tables(on_path, before))
     return chosen
 
 
-def _longest_path(model: Model, left: Sequence[str]) -> list[str]:
+def _find_longest_path(model: Model, left: Sequence[str]) -> list[str]:
     among = set(left)
     longest: dict[str, list[str]] = {}
     for name in left:  # in the order of dataflow
@@ -393,8 +404,8 @@ def _longest_path(model: Model, left: Sequence[str]) -> list[str]:
 
 
 METHODS: Mapping[str, Callable[[Model, Choices], dict[str, int]]] = {
-    "exact": _exact,
-    "tree": _tree,
-    "linear": _linear,
+    "exact": _choose_exactly,
+    "tree": _choose_on_tree,
+    "linear": _choose_linearly,
 }
-"""The ways to choose, by name."""
+"""Methods of minimization, by name."""

@@ -2,9 +2,9 @@
 
 Commands divide the loops of an einsum, distribute them over processes, and place
 communication. No command changes the result. They are lowered to a normal form, a
-``GroupSchedule``; the list of commands is not kept. The loops of ``ij,jk->ik``::
+``GroupSchedule``; the commands themselves are not stored. The loops of ``ij,jk->ik``::
 
-    i k j                        commands(einsum)
+    i k j                        start_commands(einsum)
     io ko | ii ki j              distribute i, k over 3 x 3 processes
     io ko | jo | ii ki ji        divide j in 3 parts, reorder
     io ko | js | ii ki ji        rotate jo by io, ko: Cannon
@@ -42,7 +42,7 @@ from feinsum.words import format_count
 
 @dataclass(frozen=True)
 class _Variable:
-    """A loop: the index that it is a part of, and how many values it has.
+    """A loop over a part of an index, and its number of values.
 
     ``parts`` is None for what is left of an index below its divisions.
     """
@@ -58,7 +58,7 @@ class Commands:
     >>> import feinsum
     >>> A, B = feinsum.array("A", (576, 576)), feinsum.array("B", (576, 576))
     >>> cannon = (
-    ...     commands(feinsum.einsum("ij,jk->ik", A, B))
+    ...     start_commands(feinsum.einsum("ij,jk->ik", A, B))
     ...     .distribute(["i", "k"], ["io", "ko"], ["ii", "ki"], [3, 3])
     ...     .divide("j", "jo", "ji", 3)
     ...     .reorder("io", "ko", "jo", "ii", "ki", "ji")
@@ -83,7 +83,7 @@ class Commands:
     products: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def divide(self, index: str, outer: str, inner: str, parts: int) -> Commands:
-        """Split a loop in two, the outer one with the given number of values."""
+        """Split a loop in two; the outer one has the given number of values."""
         loop = self.loop(index)
         if len(loop.indices) != 1:
             raise ValueError(
@@ -98,10 +98,10 @@ class Commands:
                 f"divide {index}: this loop counts parts; divide the loop below it"
             )
         loops = {outer: _Variable(loop.indices, (parts,)), inner: loop}
-        return self._replaced([index], loops)
+        return self._replace_loops([index], loops)
 
     def split(self, index: str, outer: str, inner: str, size: int) -> Commands:
-        """Split a loop in two, the inner one with the given number of values."""
+        """Split a loop in two; the inner one has the given number of values."""
         loop = self.loop(index)
         extents = get_extents(self.einsum, self.sizes)
         if size < 1:
@@ -120,7 +120,7 @@ class Commands:
         if names.index(second) != names.index(first) + 1:
             raise ValueError(f"collapse {first}, {second}: they are not adjacent")
         variable = _Variable((*a.indices, *b.indices), (*a.parts, *b.parts))
-        return self._replaced([first, second], {fused: variable})
+        return self._replace_loops([first, second], {fused: variable})
 
     def reorder(self, *names: str) -> Commands:
         """Permute these loops among their positions, in the given order."""
@@ -145,27 +145,30 @@ class Commands:
         With ``outer``, ``inner`` and ``grid``, loops are divided first, and the
         distributed ones come before all other loops.
         """
-        commands, names = self, list(targets)
+        start_commands, names = self, list(targets)
         if outer is not None or inner is not None or grid is not None:
             parts = (outer or (), inner or (), grid or ())
             if {len(part) for part in parts} != {len(names)}:
                 raise ValueError("distribute: lists of different lengths")
             for name, first, second, n in zip(names, *parts, strict=True):
-                commands = commands.divide(name, first, second, n)
+                start_commands = start_commands.divide(name, first, second, n)
             names = list(parts[0])
-            rest = [name for name in commands.loops if name not in names]
-            commands = replace(
-                commands, loops={n: commands.loops[n] for n in (*names, *rest)}
+            rest = [name for name in start_commands.loops if name not in names]
+            start_commands = replace(
+                start_commands,
+                loops={n: start_commands.loops[n] for n in (*names, *rest)},
             )
         for name in names:
-            if None in commands.loop(name).parts:
+            if None in start_commands.loop(name).parts:
                 raise ValueError(
                     f"distribute {name}: divide it, so that it counts parts"
                 )
-        return replace(commands, distributed=(*commands.distributed, *names))
+        return replace(
+            start_commands, distributed=(*start_commands.distributed, *names)
+        )
 
     def communicate(self, tensors: Sequence[str], loop: str) -> Commands:
-        """Fetch what is needed of these tensors at every iteration of this loop."""
+        """Fetch the required parts of these tensors in every iteration of a loop."""
         self.loop(loop)
         tensor_names = {op.name for op in self.einsum.operands} | {
             self._group.output.tensor
@@ -186,11 +189,13 @@ class Commands:
             raise ValueError(f"rotate {loop} by {collapsed[0]}, which is collapsed")
         if None in rotated.parts or len(rotated.parts) != 1:
             raise ValueError(f"rotate {loop}: divide it, so that it counts parts")
-        commands = self._replaced([loop], {result: rotated})
-        return replace(commands, rotated={**commands.rotated, result: tuple(by)})
+        start_commands = self._replace_loops([loop], {result: rotated})
+        return replace(
+            start_commands, rotated={**start_commands.rotated, result: tuple(by)}
+        )
 
     def precompute(self, tensors: Sequence[str], name: str) -> Commands:
-        """Compute the product of some operands first, where it is needed."""
+        """Compute the product of some operands first, locally."""
         names = {op.name for op in self.einsum.operands}
         if not set(tensors) <= names or len(tensors) < 2:
             raise ValueError(f"precompute {', '.join(tensors)}: expected operands")
@@ -202,7 +207,7 @@ class Commands:
         Args:
             key: the expected workload key of the leaf, if known.
         """
-        # leaves are whole: nothing may run inside of them
+        # nothing may run inside a leaf
         names = list(self.loops)
         if set(names[len(names) - len(loops) :]) != set(loops):
             raise ValueError(f"substitute {', '.join(loops)}: not the innermost loops")
@@ -215,7 +220,7 @@ class Commands:
         return replace(self, formats={**self.formats, tensor: notation})
 
     def plan(self, processes: int | None = None, name: str = "by commands") -> Plan:
-        """The plan described by these commands.
+        """Lower the commands to a plan.
 
         Args:
             processes: number of processes; by default that of the grid.
@@ -224,11 +229,11 @@ class Commands:
             ValueError: if plans do not support the order of the loops.
             PlanError: with any other rule of plans.
         """
-        axes, machine = self._axes()
+        axes, machine = self._find_axes()
         # the sequential loop, just below the distributed ones
-        loop = self._time()
+        loop = self._find_sequential_loop()
         group = self._group
-        result = self._result_distribution(group.output, machine, axes)
+        result = self._choose_result_distribution(group.output, machine, axes)
         schedule = GroupSchedule(machine, axes, result, loop)
         starts = {
             access.tensor: Distribution.parse(self.formats[access.tensor], machine)
@@ -242,9 +247,12 @@ class Commands:
             return assemble(
                 self.einsum, self.sizes, n, path, [schedule], starts=starts, name=name
             )
-        groups = list(self._split(group))
-        # products are computed where they are needed, without communication
-        schedules = [*(self._local(g, machine, axes) for g in groups[:-1]), schedule]
+        groups = list(self._split_products(group))
+        # products are computed locally, without communication
+        schedules = [
+            *(self._schedule_locally(g, machine, axes) for g in groups[:-1]),
+            schedule,
+        ]
         dtypes = {op.name: op.dtype.str for op in self.einsum.operands}
         extents = get_extents(self.einsum, self.sizes)
         outputs = (group.output.tensor,)
@@ -257,7 +265,7 @@ class Commands:
         path = (tuple(range(len(self.einsum.inputs))),)
         return groups_of(self.einsum, path, extents)[0]
 
-    def _axes(self) -> tuple[tuple[str, ...], Machine]:
+    def _find_axes(self) -> tuple[tuple[str, ...], Machine]:
         names = list(self.loops)
         if names[: len(self.distributed)] != list(self.distributed):
             raise ValueError(
@@ -275,8 +283,8 @@ class Commands:
         axes = tuple(index for index, _ in pairs)
         return axes, Machine(tuple(parts or 1 for _, parts in pairs))
 
-    def _time(self) -> Loop | None:
-        """The sequential loop: the one that is communicated at, or rotated."""
+    def _find_sequential_loop(self) -> Loop | None:
+        """Return the sequential loop, with communication or a rotation."""
         inside = [name for name in self.loops if name not in self.distributed]
         # a loop is sequential if something happens at each of its iterations
         timed = [
@@ -308,16 +316,18 @@ class Commands:
         by = (axes.index(n) for n in self.rotated.get(name, ()))
         return Loop(index, loop.parts[0], tuple(by))
 
-    def _result_distribution(
+    def _choose_result_distribution(
         self, access: Access, machine: Machine, axes: tuple[str, ...]
     ) -> Distribution:
-        """Where the result is: by its format, or with whoever computes it first."""
+        """Return the distribution of the result: its format, or where it is computed
+        first.
+        """
         if access.tensor in self.formats:
             return Distribution.parse(self.formats[access.tensor], machine)
         return without_copies(derive_distribution(axes, access, machine))
 
-    def _split(self, group: Group) -> Iterator[Group]:
-        """The products that are computed first, and what is left."""
+    def _split_products(self, group: Group) -> Iterator[Group]:
+        """Yield the products that are computed first, then the remaining group."""
         left = {access.tensor: access for access in group.inputs}
         for name, tensors in self.products:
             if not set(tensors) <= set(left):
@@ -331,10 +341,10 @@ class Commands:
             yield Group(inputs, left[name])
         yield Group(tuple(left.values()), group.output)
 
-    def _local(
+    def _schedule_locally(
         self, group: Group, machine: Machine, axes: tuple[str, ...]
     ) -> GroupSchedule:
-        """Every process computes what it needs itself."""
+        """Return a schedule by which every process computes what it needs."""
         if summed := sorted(set(group.summed) & set(axes)):
             raise ValueError(
                 f"precompute {group.output.tensor}: its sum over {summed[0]} is "
@@ -348,14 +358,16 @@ class Commands:
         )
 
     def loop(self, name: str) -> _Variable:
-        """The loop with this name."""
+        """Return the loop with this name."""
         if name not in self.loops:
             raise ValueError(
                 f"there is no loop {name!r}; expected one of {', '.join(self.loops)}"
             )
         return self.loops[name]
 
-    def _replaced(self, names: Sequence[str], new: Mapping[str, _Variable]) -> Commands:
+    def _replace_loops(
+        self, names: Sequence[str], new: Mapping[str, _Variable]
+    ) -> Commands:
         if used := (set(new) & set(self.loops)) - set(names):
             raise ValueError(f"a loop is called {sorted(used)[0]!r} already")
         if distributed := sorted(set(names) & set(self.distributed)):
@@ -372,8 +384,10 @@ class Commands:
         return replace(self, loops=loops)
 
 
-def commands(einsum: BatchedEinsum, sizes: Mapping[str, int] | None = None) -> Commands:
-    """The loops of an einsum, from left to right, before any command.
+def start_commands(
+    einsum: BatchedEinsum, sizes: Mapping[str, int] | None = None
+) -> Commands:
+    """Return the loops of an einsum, from left to right, before any command.
 
     Args:
         einsum: an einsum with one row, computed as one statement.

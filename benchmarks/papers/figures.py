@@ -1,11 +1,10 @@
-"""The papers' figures beside ours, one command for each paper.
+"""Compare the figures of the papers with ours: one command for each paper.
 
 ``python -m benchmarks.papers.figures deinsum`` (or ``make paper-deinsum``; likewise
-``distal``, ``eindecomp``, ``spttn``) prints what the paper says, what this code finds
-now, and the reason where they differ. Figures are bounds, costs, grids and numbers of
-elements: exact, and the same on every machine. What the papers timed on machines of
-their own is named with the command that times the same kind of thing here. The exit
-code is 1 if a figure differs and there is no reason.
+``distal``, ``eindecomp``, ``spttn``) prints figures of a paper, ours, and the reasons
+of differences. Figures are bounds, costs, grids and numbers of elements: exact, and the
+same on every machine. Timings of the papers are listed with the command that times the
+same here. The exit code is 1 if a difference has no reason.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 import feinsum
-from benchmarks.papers.decompose import n_partitions
-from benchmarks.papers.schedules import named_plan
+from benchmarks.papers.decompose import count_partitions
+from benchmarks.papers.schedules import make_named_plan
 from feinsum.bounds import compute_intensity, make_statement
 from feinsum.distributed import GroupSchedule, Machine, assemble, groups_of, with_cyclic
 from feinsum.distributed.grids import (
@@ -32,7 +31,7 @@ from feinsum.distributed.schedule import derive_distribution, without_copies
 from feinsum.ir import BatchedEinsum, sparse_array
 
 N = 576
-"""Rows and columns of matrices; counts of DISTAL's table are for any that q divides."""
+"""Rows and columns of matrices; DISTAL's counts hold for any multiple of q."""
 
 
 @dataclass(frozen=True)
@@ -40,24 +39,24 @@ class Figure:
     """A figure of a paper.
 
     Attributes:
-        place: where the paper has it.
-        paper, ours: as text; the paper's is empty where it prints a formula only.
-        reason: why they differ; or how it is measured here.
+        section: of the paper.
+        paper, ours: as text; the paper's is empty where it has a formula only.
+        reason: of a difference; or how it is measured here.
     """
 
-    place: str
-    what: str
+    section: str
+    quantity: str
     paper: str
     ours: str
     reason: str = ""
 
     @property
     def is_explained(self) -> bool:
-        """Whether both are equal, or a reason says why they are not."""
+        """Return whether both are equal, or the difference has a reason."""
         return self.paper == self.ours or bool(self.reason)
 
 
-def _dense(subscripts: str, every: int = N, **extents: int) -> BatchedEinsum:
+def _make_dense(subscripts: str, every: int = N, **extents: int) -> BatchedEinsum:
     terms = subscripts.split("->")[0].split(",")
     arrays = [
         feinsum.array("ABCDE"[k], tuple(extents.get(i, every) for i in term))
@@ -69,19 +68,21 @@ def _dense(subscripts: str, every: int = N, **extents: int) -> BatchedEinsum:
 # ---- Deinsum
 
 
-def deinsum() -> Iterator[Figure]:
-    """Bounds, the running example, the grids of section VI-B."""
+def compare_deinsum() -> Iterator[Figure]:
+    """Compare bounds, the running example, and the grids of section VI-B."""
     for name, subscripts, paper in (
         ("product of matrices", "ij,jk->ik", "S^1/2 / 2"),
         ("MTTKRP of order 3", "ijk,ja,ka->ia", "S^2/3 / 3"),
         ("MTTKRP of order 4", "ijkl,ja,ka,la->ia", "S^3/4 / 4"),
         ("MTTKRP of order 5", "ijklm,ja,ka,la,ma->ia", "S^4/5 / 5"),
     ):
-        yield Figure("bounds", f"intensity of a {name}", paper, _intensity(subscripts))
+        yield Figure(
+            "bounds", f"intensity of a {name}", paper, _format_intensity(subscripts)
+        )
     yield Figure("bounds", "bound of MTTKRP over Ballard et al.", "> 6",
-                 _over_ballard(), "the exact ratio is 3^5/3")  # fmt: skip
-    example = _dense("ijk,ja,ka,al->il", 10)
-    grids = named_plan("deinsum", example, processes=8)
+                 _compare_with_ballard(), "the exact ratio is 3^5/3")  # fmt: skip
+    example = _make_dense("ijk,ja,ka,al->il", 10)
+    grids = make_named_plan("deinsum", example, processes=8)
     sizes = " and ".join(str(s.machine.sizes) for s in grids.schedules)
     yield Figure(
         "example", "grids of its example on 8", "(2, 2, 2) and (2, 2, 2)", sizes
@@ -91,64 +92,66 @@ def deinsum() -> Iterator[Figure]:
                  f"{grids.counts.moved:,}", f"{moved:,}",
                  "both counted here; the plan leaves sums in blocks")  # fmt: skip
     for processes, paper in ((16, "(2, 2, 4)"), (32, "(2, 4, 4)")):
-        einsum = _dense("ij,jk->ik", 4096)
-        found = named_plan("deinsum", einsum, processes=processes)
+        einsum = _make_dense("ij,jk->ik", 4096)
+        grid_plan = make_named_plan("deinsum", einsum, processes=processes)
         yield Figure("VI-B", f"grid of a product on {processes} nodes", paper,
-                     str(tuple(sorted(found.schedules[0].machine.sizes))))  # fmt: skip
+                     str(tuple(sorted(grid_plan.schedules[0].machine.sizes)))
+                     )  # fmt: skip
     yield Figure("abstract", "speed-up on 512 nodes of Piz Daint", "up to 19", "",
                  "no such machine here; `make bench-plans` compares what its grids "
                  "move, `make bench-plans-seconds` times plans")  # fmt: skip
 
 
-def _intensity(subscripts: str) -> str:
+def _format_intensity(subscripts: str) -> str:
     """Return the intensity as a power of the memory S over a number."""
     extents = dict.fromkeys("aijklm", 10**6)
-    found = compute_intensity(make_statement(subscripts, extents))
-    exponent = found.cover.total - 1
+    intensity = compute_intensity(make_statement(subscripts, extents))
+    exponent = intensity.cover.total - 1
     memory = 10.0**9
-    factor = memory ** float(exponent) / found.steps_per_byte(memory)
+    factor = memory ** float(exponent) / intensity.steps_per_byte(memory)
     return f"S^{exponent} / {factor:.0f}"
 
 
-def _over_ballard() -> str:
+def _compare_with_ballard() -> str:
+    """Return the ratio of our bound of MTTKRP to that of Ballard et al."""
     steps, memory = 1e18, 1e6
     earlier = 3 * steps / (3 ** (5 / 3) * memory ** (2 / 3))
-    found = compute_intensity(
+    intensity = compute_intensity(
         make_statement("ijk,ja,ka->ia", dict.fromkeys("aijk", 10**6))
     )
-    return f"{steps / found.steps_per_byte(memory) / earlier:.2f}"
+    return f"{steps / intensity.steps_per_byte(memory) / earlier:.2f}"
 
 
 # ---- DISTAL
 
 
-def distal() -> Iterator[Figure]:
-    """Communication of the matrix products of table 1, and of MTTKRP."""
-    square = _dense("ij,jk->ik")
+def compare_distal() -> Iterator[Figure]:
+    """Compare the communication of the matrix products of table 1, and of MTTKRP."""
+    square = _make_dense("ij,jk->ik")
     for name in ("summa", "pumma", "cannon"):
         for q in (2, 4, 8):
-            counts = named_plan(name, square, processes=q * q).counts
+            counts = make_named_plan(name, square, processes=q * q).counts
             yield Figure("table 1", f"{name}, {q} x {q}: 2 n^2 (q - 1)",
-                         _elements(2 * N**2 * (q - 1)),
-                         _elements(counts.moved))  # fmt: skip
+                         _format_elements(2 * N**2 * (q - 1)),
+                         _format_elements(counts.moved))  # fmt: skip
     for q in (2, 3, 4):
-        counts = named_plan("johnson", square, processes=q**3).counts
+        counts = make_named_plan("johnson", square, processes=q**3).counts
         yield Figure("table 1", f"johnson, {q} cubed: 3 n^2 (q - 1)",
-                     _elements(3 * N**2 * (q - 1)),
-                     _elements(counts.moved))  # fmt: skip
+                     _format_elements(3 * N**2 * (q - 1)),
+                     _format_elements(counts.moved))  # fmt: skip
     for q, c in ((2, 2), (4, 4)):
-        counts = named_plan("2.5d", square, processes=q * q * c).counts
+        counts = make_named_plan("2.5d", square, processes=q * q * c).counts
         paper = 2 * (q * N**2 - N**2 // c) + (c - 1) * N**2
-        yield Figure("table 1", f"2.5d, {q} x {q} x {c}", _elements(paper),
-                     _elements(counts.moved))  # fmt: skip
+        yield Figure("table 1", f"2.5d, {q} x {q} x {c}", _format_elements(paper),
+                     _format_elements(counts.moved))  # fmt: skip
     requests = [
-        named_plan(name, square, processes=16).counts.most_requests
+        make_named_plan(name, square, processes=16).counts.most_requests
         for name in ("summa", "cannon")
     ]
     yield Figure("3.3", "requests for one block at a time, SUMMA and Cannon on 4 x 4",
                  "3 and 1", " and ".join(map(str, requests)))  # fmt: skip
-    mttkrp = _dense("ijk,ja,ka->ia", 16, a=10)
-    counts = named_plan("ballard", mttkrp, processes=8).counts
+    mttkrp = _make_dense("ijk,ja,ka->ia", 16, a=10)
+    counts = make_named_plan("ballard", mttkrp, processes=8).counts
     yield Figure("table 2", "MTTKRP on 2 x 2 x 2: two matrices fetched, one reduced",
                  "960 and 480", f"{counts.received} and {counts.reduced}")  # fmt: skip
     yield Figure("figures", "flop/s on its machine", "", "",
@@ -159,11 +162,12 @@ def distal() -> Iterator[Figure]:
 # ---- EinDecomp
 
 
-def eindecomp() -> Iterator[Figure]:
-    """Numbers of partitions, the plans of figure 1, the examples of costs."""
+def compare_eindecomp() -> Iterator[Figure]:
+    """Compare numbers of partitions, plans of figure 1, and costs of examples."""
     yield Figure("text", "partitions of six indices on 1024", "3003",
-                 str(n_partitions(6, 1024)))  # fmt: skip
-    yield Figure("8.2", "partitions of a product on 8", "8", str(n_partitions(3, 8)),
+                 str(count_partitions(6, 1024)))  # fmt: skip
+    yield Figure("8.2", "partitions of a product on 8", "8",
+                 str(count_partitions(3, 8)),
                  "the paper lists eight of the ten")  # fmt: skip
     reason = "by its formula 16 calls of 16 + 16 elements are 512"
     for grid, paper, why in (
@@ -198,28 +202,28 @@ def eindecomp() -> Iterator[Figure]:
 # ---- SpTTN-Cyclops
 
 
-def spttn() -> Iterator[Figure]:
-    """Volumes of TTMc by its formulas, on several grids."""
+def compare_spttn() -> Iterator[Figure]:
+    """Compare volumes of TTMc on several grids with its formulas."""
     n = {"i": 64, "j": 32, "k": 48, "r": 8, "s": 4}
     for grid in ((2, 2, 2), (4, 2, 1), (1, 4, 4), (8, 1, 1)):
         processes = int(np.prod(grid))
         copies = processes * (n["j"] // grid[1] * n["r"] + n["k"] // grid[2] * n["s"])
         once = n["j"] * n["r"] + n["k"] * n["s"]
         reduced = (processes // grid[0] - 1) * n["i"] * n["r"] * n["s"]
-        counts = _ttmc_on(grid, n).counts
+        counts = _plan_ttmc(grid, n).counts
         yield Figure("volumes", f"TTMc on {grid}: factors fetched, sums reduced",
                      f"{copies - once:,} and {reduced:,}",
                      f"{counts.received:,} and {counts.reduced:,}")  # fmt: skip
     terms = "ijk,jr,ks->irs"
-    planned = feinsum.plan(_sparse(terms, n), processes=8, nonzeros=1000).counts
-    yield Figure("volumes", "the plan on 8, of 1,000 entries", "", f"{planned.moved:,}",
+    counts = feinsum.plan(_make_sparse(terms, n), processes=8, nonzeros=1000).counts
+    yield Figure("volumes", "the plan on 8, of 1,000 entries", "", f"{counts.moved:,}",
                  "factors and sums; the planner chose the grid")  # fmt: skip
     yield Figure("figures", "seconds on its machine", "", "",
                  "no such machine here; `make bench-sparse` times the same kernels "
                  "against SPLATT's algorithm in C")  # fmt: skip
 
 
-def _sparse(subscripts: str, extents: dict[str, int]) -> BatchedEinsum:
+def _make_sparse(subscripts: str, extents: dict[str, int]) -> BatchedEinsum:
     first, *terms = subscripts.split("->")[0].split(",")
     operands = [sparse_array("T", [extents[i] for i in first])]
     for name, term in zip("BC", terms, strict=True):
@@ -227,48 +231,50 @@ def _sparse(subscripts: str, extents: dict[str, int]) -> BatchedEinsum:
     return feinsum.einsum(subscripts, *operands)
 
 
-def _ttmc_on(grid: Sequence[int], extents: dict[str, int]) -> feinsum.distributed.Plan:
+def _plan_ttmc(
+    grid: Sequence[int], extents: dict[str, int]
+) -> feinsum.distributed.Plan:
     """Return TTMc on a grid over the axes of its tensor; sums end on one rank."""
-    einsum, machine = _sparse("ijk,jr,ks->irs", extents), Machine(tuple(grid))
+    einsum, machine = _make_sparse("ijk,jr,ks->irs", extents), Machine(tuple(grid))
     path, axes = ((0, 1, 2),), tuple("ijk")
     (group,) = groups_of(einsum, path, extents)
     result = without_copies(derive_distribution(axes, group.output, machine))
     schedule = GroupSchedule(machine, axes, result)
     n_processes = machine.n_processes
-    made = assemble(einsum, {}, n_processes, path, [schedule], nonzeros=1000)
-    return with_cyclic(made, axes)
+    ttmc_plan = assemble(einsum, {}, n_processes, path, [schedule], nonzeros=1000)
+    return with_cyclic(ttmc_plan, axes)
 
 
-def _elements(n: int) -> str:
+def _format_elements(n: int) -> str:
     # in n squared: the figures of the table
     return f"{n:,} ({n / N**2:g} n^2)"
 
 
 PAPERS: dict[str, tuple[str, Callable[[], Iterator[Figure]]]] = {
-    "deinsum": ("Ziogas et al., Deinsum", deinsum),
-    "distal": ("Yadav, Aiken and Kjolstad, DISTAL", distal),
-    "eindecomp": ("Bourgeois et al., EinDecomp", eindecomp),
-    "spttn": ("Kanakagiri and Solomonik, SpTTN-Cyclops", spttn),
+    "deinsum": ("Ziogas et al., Deinsum", compare_deinsum),
+    "distal": ("Yadav, Aiken and Kjolstad, DISTAL", compare_distal),
+    "eindecomp": ("Bourgeois et al., EinDecomp", compare_eindecomp),
+    "spttn": ("Kanakagiri and Solomonik, SpTTN-Cyclops", compare_spttn),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the figures of a paper; returns 1 if a difference has no reason."""
     (name,) = sys.argv[1:] if arguments is None else arguments
-    title, figures_of = PAPERS[name]
+    title, list_figures = PAPERS[name]
     table = Table("section", "figure", "paper", "ours", "difference", title=title)
-    figures = list(figures_of())
+    figures = list(list_figures())
     for figure in figures:
-        table.add_row(*_cells(figure))
+        table.add_row(*_format_row(figure))
     Console().print(table)
     return int(not all(figure.is_explained for figure in figures))
 
 
-def _cells(figure: Figure) -> tuple[str, ...]:
+def _format_row(figure: Figure) -> tuple[str, ...]:
     difference = figure.reason or ("none" if figure.is_explained else "UNEXPLAINED")
     return (
-        figure.place,
-        figure.what,
+        figure.section,
+        figure.quantity,
         figure.paper or "-",
         figure.ours or "-",
         difference,

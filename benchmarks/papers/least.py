@@ -1,4 +1,4 @@
-"""A lower bound of the communication volume of a process, for any schedule.
+"""A lower bound of the communication of any schedule.
 
 Source: Irony, Toledo and Tiskin 2004 (memory-independent bound of matrix products, by
 the inequality of Loomis and Whitney); Christ, Demmel, Knight, Scanlon and Yelick 2013
@@ -15,22 +15,24 @@ from feinsum.distributed.grids import format_in_letters
 from feinsum.distributed.groups import Group
 
 ROUNDING = 1e-9
-"""Relative error of the bound in floating-point numbers, by which it is lowered."""
+"""Relative rounding error of the bound, by which it is lowered."""
 
 
-def min_communication(group: Group, extents: Mapping[str, int], processes: int) -> int:
-    """Return elements that some process sends or receives, whatever the schedule is.
+def compute_least_communication(
+    group: Group, extents: Mapping[str, int], processes: int
+) -> int:
+    """Return elements that some process sends or receives with any schedule.
 
-    These are operands that it receives and partial sums that it sends.
+    These are received operands and sent partial sums.
 
     Every process begins with at most its share of each operand, and ends with at most
     its share of the result: the size over the number of processes, rounded up. The one
-    with the most work needs more entries than these. Plans that leave processes without
-    data can communicate less.
+    with the most work needs more entries. Plans that leave processes without data can
+    communicate less.
 
     >>> from feinsum.distributed.groups import Access
     >>> product = Group((Access("A", "ij"), Access("B", "jk")), Access("C", "ik"))
-    >>> min_communication(product, dict.fromkeys("ijk", 600), 8)
+    >>> compute_least_communication(product, dict.fromkeys("ijk", 600), 8)
     135000
     """
     letters = {i: chr(ord("a") + k) for k, i in enumerate(group.indices)}

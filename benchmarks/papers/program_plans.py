@@ -1,4 +1,4 @@
-"""Hand-made plans of programs, and EinDecomp's, compared with ours."""
+"""Plans of programs, by hand and by EinDecomp, for comparison with the planner."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Axes = Sequence[tuple[str, int]]
 
 @dataclass(frozen=True)
 class Contender:
-    """A plan of a program with both costs.
+    """A plan of a program, and its costs.
 
     Attributes:
         moved: exact count of elements moved.
@@ -43,19 +43,19 @@ class Contender:
 
 
 def compute_eindecomp_cost(plan: Plan) -> float:
-    """Join, aggregation and repartition of all groups, in elements.
+    """Compute join, aggregation and repartition of all groups, in elements.
 
     >>> import feinsum
     >>> A, B = feinsum.array("A", (8, 8)), feinsum.array("B", (8, 8))
-    >>> made = feinsum.plan(feinsum.einsum("ij,jk->ik", A, B), processes=4)
-    >>> made.counts.moved, compute_eindecomp_cost(made)
+    >>> ranks_plan = feinsum.plan(feinsum.einsum("ij,jk->ik", A, B), processes=4)
+    >>> ranks_plan.counts.moved, compute_eindecomp_cost(ranks_plan)
     (128, 256.0)
     """
     produced: dict[str, list[int]] = {}
     total = 0.0
     for group, schedule in zip(plan.groups, plan.schedules, strict=True):
         indices = order_by_first_use(group)
-        # one row: the cost functions take many grids at once
+        # one row: the cost functions are vectorized over grids
         grid = np.array([[schedule.parts(i) for i in indices]], np.int64)
         total += float(compute_statement_costs(group, indices, grid, plan.extents)[0])
         for access in group.inputs:
@@ -75,10 +75,10 @@ def compute_eindecomp_cost(plan: Plan) -> float:
 def plan_decomposition(
     decomposition: Decomposition, processes: int, name: str = "decomposition"
 ) -> ProgramPlan:
-    """Map a decomposition to processes: each statement on its own row-major grid.
+    """Map a decomposition to processes: each statement on a row-major grid.
 
-    Blocks stay where they are computed, and partial results go to one process. So the
-    actual traffic of a decomposition can be counted, and it can be run.
+    Blocks stay where they are computed, and partial results go to one process. The
+    traffic of such a plan can be counted, and it can be run.
 
     >>> from feinsum.programs.builder import program
     >>> from feinsum.programs.macros import multi_head_attention
@@ -133,18 +133,18 @@ def split_square(
     return Decomposition(program, constantdict(sizes or {}), constantdict(chosen))
 
 
-def named_program_plans(
+def make_program_plans(
     program: Program,
     processes: int,
     splits: Mapping[str, Axes] | None = None,
     *,
     sizes: Mapping[str, int] | None = None,
 ) -> Mapping[str, Contender]:
-    """The plan that moves the fewest elements, and others for comparison.
+    """Plan a program by the planner, and by other methods.
 
     Args:
-        splits: for each name, the axes of arrays to partition, as in
-            ``{"heads": [("WQ", 1)]}``; see :func:`split_along`.
+        splits: axes of arrays to partition, by name, as in ``{"heads": [("WQ", 1)]}``;
+            see :func:`split_along`.
 
     Returns:
         ``planned``, ``eindecomp`` (its exact optimum), ``linear`` (its linearization),
@@ -154,13 +154,13 @@ def named_program_plans(
     >>> from feinsum.programs.macros import multi_head_attention
     >>> p = program()
     >>> _ = multi_head_attention(p, p.input("X", (16, 16)), heads=4, entries=4)
-    >>> plans = named_program_plans(p.build(), 4, {"heads": [("WQ", 1)]})
+    >>> plans = make_program_plans(p.build(), 4, {"heads": [("WQ", 1)]})
     >>> min(plans.values(), key=lambda plan: plan.moved) is plans["planned"]
     True
     """
     values = dict(sizes or {})
     plans = {"planned": plan_program(program, processes, sizes=values)}
-    for name, plan in _decompositions(program, processes, splits or {}, values):
+    for name, plan in _list_decompositions(program, processes, splits or {}, values):
         plans[name] = plan_decomposition(plan, processes, name)
     return {
         name: Contender(plan, plan.counts.moved, compute_eindecomp_cost(plan.plan))
@@ -168,7 +168,7 @@ def named_program_plans(
     }
 
 
-def _decompositions(
+def _list_decompositions(
     program: Program, processes: int, splits: Mapping[str, Axes], sizes: dict[str, int]
 ) -> Iterator[tuple[str, Decomposition]]:
     yield "eindecomp", decompose(program, processes, sizes=sizes)

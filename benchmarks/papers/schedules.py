@@ -1,6 +1,6 @@
-"""Named schedules, to compare the planner's choice with.
+"""Named schedules of the literature, for comparison with the planner.
 
-Schedules of a matrix product differ in who has which block at which step. On 3 x 3
+Schedules of a matrix product differ in which process has which block when. On 3 x 3
 processes with blocks of A and B in a grid, the part of the sum that each process
 multiplies at its first step::
 
@@ -42,18 +42,18 @@ from feinsum.distributed.schedule import (
 from feinsum.ir import BatchedEinsum, to_text
 
 
-def named_plans(
+def make_named_plans(
     einsum: BatchedEinsum,
     sizes: Mapping[str, int] | None = None,
     *,
     processes: int,
     path: Path | None = None,
 ) -> dict[str, Plan]:
-    """All named schedules that fit an einsum and a number of processes."""
-    return named_like(_bare(einsum, sizes, processes, path))
+    """Return all named schedules that fit an einsum and a number of processes."""
+    return replan_by_name(_make_problem(einsum, sizes, processes, path))
 
 
-def named_plan(
+def make_named_plan(
     name: str,
     einsum: BatchedEinsum,
     sizes: Mapping[str, int] | None = None,
@@ -61,7 +61,7 @@ def named_plan(
     processes: int,
     path: Path | None = None,
 ) -> Plan:
-    """A schedule by its name; one of :data:`NAMES`.
+    """Return the schedule with a name of :data:`NAMES`.
 
     Raises:
         ValueError: if there is no such schedule, or if it does not fit the einsum or
@@ -69,7 +69,8 @@ def named_plan(
 
     >>> import feinsum
     >>> A, B = feinsum.array("A", (576, 576)), feinsum.array("B", (576, 576))
-    >>> cannon = named_plan("cannon", feinsum.einsum("ij,jk->ik", A, B), processes=9)
+    >>> product = feinsum.einsum("ij,jk->ik", A, B)
+    >>> cannon = make_named_plan("cannon", product, processes=9)
     >>> cannon.counts.moved, cannon.counts.most_requests
     (1327104, 1)
     """
@@ -77,7 +78,7 @@ def named_plan(
         raise ValueError(
             f"there is no schedule {name!r}; expected one of {', '.join(NAMES)}"
         )
-    plans = named_plans(einsum, sizes, processes=processes, path=path)
+    plans = make_named_plans(einsum, sizes, processes=processes, path=path)
     if name not in plans:
         raise ValueError(
             f"{name} is not a schedule for {einsum.subscripts} on {processes} processes"
@@ -85,21 +86,21 @@ def named_plan(
     return plans[name]
 
 
-def _bare(
+def _make_problem(
     einsum: BatchedEinsum,
     sizes: Mapping[str, int] | None,
     processes: int,
     path: Path | None,
 ) -> Plan:
-    """The problem to plan, without schedules."""
+    """Return the problem to plan, without schedules."""
     extents = get_extents(einsum, sizes or {})
     groups_of(einsum, path, extents)
     chosen = find_default_path(einsum, extents) if path is None else path
     return Plan(to_text(einsum), sizes or {}, processes, chosen, (), {}, ())
 
 
-def named_like(plan: Plan) -> dict[str, Plan]:
-    """All named schedules that fit the einsum and processes of a plan."""
+def replan_by_name(plan: Plan) -> dict[str, Plan]:
+    """Return all named schedules that fit the einsum and processes of a plan."""
     plans = {}
     for name, make in SCHEDULES.items():
         proposal = make(plan.groups, plan.extents, plan.processes)
@@ -113,8 +114,10 @@ Proposal = tuple[list[GroupSchedule], dict[str, Distribution]] | None
 Maker = Callable[[Sequence[Group], Mapping[str, int], int], Proposal]
 
 
-def _matrices(groups: Sequence[Group]) -> tuple[str, str, str, Group] | None:
-    """The indices of rows, columns and the sum, if it is a matrix product."""
+def _match_matrix_product(
+    groups: Sequence[Group],
+) -> tuple[str, str, str, Group] | None:
+    """Return the indices of rows, columns and the sum, if it is a matrix product."""
     if len(groups) != 1 or len(groups[0].inputs) != 2:
         return None
     (group,) = groups
@@ -127,11 +130,11 @@ def _matrices(groups: Sequence[Group]) -> tuple[str, str, str, Group] | None:
     return rows.pop(), columns.pop(), summed.pop(), group
 
 
-def _on_square(rotate: tuple[int, ...]) -> Maker:
-    """Matrices in blocks of a square grid, the sum in as many steps as it has rows."""
+def _make_square(rotate: tuple[int, ...]) -> Maker:
+    """Make a maker of schedules on a square grid, with a step for each of its rows."""
 
     def make(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Proposal:
-        product, q = _matrices(groups), isqrt(n)
+        product, q = _match_matrix_product(groups), isqrt(n)
         if product is None or q * q != n or q < 2:
             return None
         rows, columns, summed, group = product
@@ -139,31 +142,35 @@ def _on_square(rotate: tuple[int, ...]) -> Maker:
         axes_of = [{rows: 0, summed: 1}, {summed: 0, columns: 1}]
         # blocks of both operands in a grid, each stored once
         starts = {
-            access.tensor: _by_index(machine, access.indices, axes)
+            access.tensor: _cut_by_index(machine, access.indices, axes)
             for access, axes in zip(group.inputs, axes_of, strict=True)
         }
-        result = _by_index(machine, group.output.indices, {rows: 0, columns: 1})
+        result = _cut_by_index(machine, group.output.indices, {rows: 0, columns: 1})
         loop = Loop(summed, q, rotate)
         return [GroupSchedule(machine, (rows, columns), result, loop)], starts
 
     return make
 
 
-def _johnson(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Proposal:
-    product, q = _matrices(groups), round(n ** (1 / 3))
+def _schedule_johnson(
+    groups: Sequence[Group], extents: Mapping[str, int], n: int
+) -> Proposal:
+    product, q = _match_matrix_product(groups), round(n ** (1 / 3))
     if product is None or q**3 != n or q < 2:
         return None
     rows, columns, summed, group = product
     machine = Machine((q, q, q))
     axes = {rows: 0, columns: 1, summed: 2}
-    starts = {a.tensor: _on_face(machine, a.indices, axes) for a in group.inputs}
-    result = _on_face(machine, group.output.indices, axes)
+    starts = {a.tensor: _cut_on_face(machine, a.indices, axes) for a in group.inputs}
+    result = _cut_on_face(machine, group.output.indices, axes)
     return [GroupSchedule(machine, (rows, columns, summed), result)], starts
 
 
-def _solomonik(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Proposal:
-    """The most layers of which the number divides the rows of the grid."""
-    product = _matrices(groups)
+def _schedule_solomonik(
+    groups: Sequence[Group], extents: Mapping[str, int], n: int
+) -> Proposal:
+    """Schedule 2.5D with the most layers that divide the rows of the grid."""
+    product = _match_matrix_product(groups)
     if product is None:
         return None
     rows, columns, summed, group = product
@@ -179,26 +186,28 @@ def _solomonik(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> P
     machine = Machine((q, q, c))
     axes_of = [{rows: 0, summed: 1}, {summed: 0, columns: 1}]
     starts = {
-        a.tensor: _on_face(machine, a.indices, axes)
+        a.tensor: _cut_on_face(machine, a.indices, axes)
         for a, axes in zip(group.inputs, axes_of, strict=True)
     }
-    result = _on_face(machine, group.output.indices, {rows: 0, columns: 1})
+    result = _cut_on_face(machine, group.output.indices, {rows: 0, columns: 1})
     loop = Loop(summed, q // c, (0, 1)) if q > c else None
     return [GroupSchedule(machine, (rows, columns, summed), result, loop)], starts
 
 
-def _cosma(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Proposal:
-    """The grid of a matrix product whose blocks have the smallest surface."""
-    product = _matrices(groups)
+def _schedule_cosma(
+    groups: Sequence[Group], extents: Mapping[str, int], n: int
+) -> Proposal:
+    """Schedule a matrix product on the grid whose blocks have the smallest surface."""
+    product = _match_matrix_product(groups)
     if product is None or n < 2:
         return None
     rows, columns, summed, group = product
-    grid = cosma_grid(extents[rows], extents[columns], extents[summed], n)
+    grid = choose_cosma_grid(extents[rows], extents[columns], extents[summed], n)
     machine, axes = Machine(grid), {rows: 0, columns: 1, summed: 2}
     result = spread_result(group, (rows, columns, summed), machine, extents)
     starts = {
         a.tensor: choose_initial_distribution(
-            _by_index(machine, a.indices, axes), [extents[i] for i in a.indices]
+            _cut_by_index(machine, a.indices, axes), [extents[i] for i in a.indices]
         )
         for a in group.inputs
     }
@@ -206,19 +215,21 @@ def _cosma(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Propo
 
 
 MOST_IDLE = 0.03
-"""Share of processes that COSMA leaves without work for a better grid."""
+"""Share of processes that COSMA leaves idle for a better grid."""
 
 
-def cosma_grid(rows: int, columns: int, summed: int, n: int) -> tuple[int, int, int]:
-    """The grid of a matrix product whose largest block has the least surface.
+def choose_cosma_grid(
+    rows: int, columns: int, summed: int, n: int
+) -> tuple[int, int, int]:
+    """Return the grid of a matrix product whose largest block has the least surface.
 
     A few processes may be idle; ties go to the grid with the most processes.
 
-    >>> cosma_grid(4096, 4096, 4096, 64), cosma_grid(64, 64, 65536, 8)
+    >>> choose_cosma_grid(4096, 4096, 4096, 64), choose_cosma_grid(64, 64, 65536, 8)
     ((4, 4, 4), (1, 1, 8))
     """
 
-    def surface(grid: tuple[int, int, int]) -> tuple[int, int]:
+    def compute_surface(grid: tuple[int, int, int]) -> tuple[int, int]:
         a, b, c = (
             -(-x // p) for x, p in zip((rows, columns, summed), grid, strict=True)
         )
@@ -234,26 +245,29 @@ def cosma_grid(rows: int, columns: int, summed: int, n: int) -> tuple[int, int, 
         for c in {max(1, min(n // (a * b), summed))}
         if a * b * c >= least
     ]
-    return min(fitting, key=surface, default=(1, 1, 1))
+    return min(fitting, key=compute_surface, default=(1, 1, 1))
 
 
-def _ballard(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Proposal:
-    """The tensor stays, matrices are fetched and the result is reduced.
+def _schedule_ballard(
+    groups: Sequence[Group], extents: Mapping[str, int], n: int
+) -> Proposal:
+    """Schedule MTTKRP: the tensor stays, matrices are fetched and the result is
+    reduced.
 
-    Of all grids over the axes of the tensor the one that moves the least.
+    Of all grids over the axes of the tensor, take the one that moves the least.
     """
     if len(groups) != 1 or len(groups[0].inputs) < 3:
         return None
     (group,) = groups
     tensor = max(group.inputs, key=lambda a: len(a.indices))
     # MTTKRP: every matrix has one index of its own, the rank
-    shared = set(group.indices) - set(tensor.indices)
+    rank_index = set(group.indices) - set(tensor.indices)
     matrices = [a for a in (*group.inputs, group.output) if a is not tensor]
-    is_mttkrp = len(shared) == 1 and len(matrices) == len(tensor.indices)
-    if not is_mttkrp or not all(shared < set(a.indices) for a in matrices):
+    is_mttkrp = len(rank_index) == 1 and len(matrices) == len(tensor.indices)
+    if not is_mttkrp or not all(rank_index < set(a.indices) for a in matrices):
         return None
 
-    def moved(grid: tuple[int, ...]) -> float:
+    def count_moved(grid: tuple[int, ...]) -> float:
         parts = dict(zip(tensor.indices, grid, strict=True))
         return sum(
             prod(extents[i] for i in a.indices)
@@ -264,18 +278,21 @@ def _ballard(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Pro
     grids = list_grids(n, tensor.indices, extents)
     if not len(grids):
         return None
-    grid = min(map(tuple, grids.tolist()), key=moved)
+    grid = min(map(tuple, grids.tolist()), key=count_moved)
     machine = Machine(grid)
     axes = {i: k for k, i in enumerate(tensor.indices)}
-    starts = {a.tensor: _on_face(machine, a.indices, axes) for a in group.inputs}
-    result = _on_face(machine, group.output.indices, axes)
+    starts = {a.tensor: _cut_on_face(machine, a.indices, axes) for a in group.inputs}
+    result = _cut_on_face(machine, group.output.indices, axes)
     return [GroupSchedule(machine, tensor.indices, result)], starts
 
 
-def _by_rows(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Proposal:
-    """The largest tensor stays in blocks of its longest kept axis; all else is copied.
+def _schedule_by_rows(
+    groups: Sequence[Group], extents: Mapping[str, int], n: int
+) -> Proposal:
+    """Schedule TTM and TTV of DISTAL: the largest tensor stays in blocks, all else is
+    copied.
 
-    TTM and TTV of DISTAL.
+    The blocks are along its longest axis that is in the result.
     """
     if len(groups) != 1 or len(groups[0].inputs) != 2:
         return None
@@ -289,34 +306,36 @@ def _by_rows(groups: Sequence[Group], extents: Mapping[str, int], n: int) -> Pro
     if extents[index] < n:
         return None
     machine = Machine((n,))
-    result = _by_index(machine, group.output.indices, {index: 0})
+    result = _cut_by_index(machine, group.output.indices, {index: 0})
     return [GroupSchedule(machine, (index,), result)], {}
 
 
-def _by_index(
+def _cut_by_index(
     machine: Machine, indices: Sequence[str], axes: Mapping[str, int]
 ) -> Distribution:
     cuts = tuple((axes[i],) if i in axes else () for i in indices)
     return Distribution(machine, cuts)
 
 
-def _on_face(
+def _cut_on_face(
     machine: Machine, indices: Sequence[str], axes: Mapping[str, int]
 ) -> Distribution:
-    """Cut where the tensor has an axis, and at coordinate 0 of all other ones."""
-    return without_copies(_by_index(machine, indices, axes))
+    """Cut along the tensor's axes, at coordinate 0 of all other axes."""
+    return without_copies(_cut_by_index(machine, indices, axes))
 
 
 SCHEDULES: dict[str, Maker] = {
-    "summa": _on_square(()),
-    "pumma": _on_square((0,)),
-    "cannon": _on_square((0, 1)),
-    "johnson": _johnson,
-    "2.5d": _solomonik,
-    "ballard": _ballard,
-    "rows": _by_rows,
-    "cosma": _cosma,
+    "summa": _make_square(()),
+    "pumma": _make_square((0,)),
+    "cannon": _make_square((0, 1)),
+    "johnson": _schedule_johnson,
+    "2.5d": _schedule_solomonik,
+    "ballard": _schedule_ballard,
+    "rows": _schedule_by_rows,
+    "cosma": _schedule_cosma,
 }
-"""Schedules by name; each says of groups, extents and processes whether it fits."""
+"""Schedules by name; each returns None for groups, extents and processes it does not
+fit.
+"""
 NAMES = (*SCHEDULES, *GRIDS)
-"""Those, and the grids that the planner considers itself."""
+"""All names: schedules, and grids that the planner considers."""

@@ -1,10 +1,10 @@
 """Time programs of einsums as whole processes: ``python -m benchmarks.totals``.
 
-For each program and contestant a process is started in empty folders (*first*), and
-again in the same ones (*second*). With ``--tune SECONDS`` our calls are tuned for so
-long, those first that take the longest, and a third process of ours follows (*tuned*);
-rivals have nothing to tune. Contestants take turns; medians over rounds count.
-The exit status is 1 if a child failed.
+For each program and library, a process is started with empty caches (*first*), and
+another one with the caches of the first (*second*). With ``--tune SECONDS``, our calls
+are tuned for that time, the most expensive ones first, before a third process of ours
+(*tuned*). Libraries take turns; the table has medians over rounds. The exit status is 1
+if a child failed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.processes import ChildFailedError
 from benchmarks.totals.contestants import CONTESTANTS
-from benchmarks.totals.processes import ChildFailedError, How, Run, in_fresh_folders
-from benchmarks.totals.programs import PROGRAMS, Program, chosen
-from benchmarks.totals.summary import Found, Result, over_rounds
+from benchmarks.totals.processes import Conditions, Run, run_processes
+from benchmarks.totals.programs import PROGRAMS, Program, select_programs
+from benchmarks.totals.summary import Result, Totals, compute_medians
 
 __all__ = ["main"]
 
@@ -25,35 +26,35 @@ WARM_UP = PROGRAMS["one-twice"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _options(arguments)
-    conditions = How(
+    options = _parse_options(arguments)
+    conditions = Conditions(
         options.tiny, options.calls, options.at_once, options.limit_s, options.tune
     )
     contestants = options.contestants or [
         name for name, contestant in CONTESTANTS.items() if contestant.is_installed
     ]
-    totals = measure(chosen(options.only), contestants, conditions, options.rounds)
-    # What reports import, children would not have: they are started before.
-    from benchmarks.totals.report import show, write
+    totals = measure(
+        select_programs(options.only), contestants, conditions, options.rounds
+    )
+    # Imported late: children must not find these modules in the page cache first.
+    from benchmarks.totals.report import show_totals, write_totals
 
-    show(totals, contestants, conditions)
+    show_totals(totals, contestants, conditions)
     if options.output:
-        write(options.output, totals, conditions, options.rounds)
+        write_totals(options.output, totals, conditions, options.rounds)
     return int(bool(totals.failures))
 
 
 def measure(
     programs: Sequence[Program],
     contestants: Sequence[str],
-    conditions: How,
+    conditions: Conditions,
     rounds: int,
-) -> Found:
-    """Every program by every contestant; progress and failures go to stderr."""
+) -> Totals:
+    """Time every program with every library; progress and failures go to stderr."""
     failures: list[str] = []
     for name in contestants:
-        _try(
-            WARM_UP, name, How(tiny=True), []
-        )  # so that modules are compiled, and read
+        _try(WARM_UP, name, Conditions(tiny=True), [])  # compiles modules to bytecode
     results = []
     for program in programs:
         runs: dict[str, list[list[Run]]] = {
@@ -67,52 +68,62 @@ def measure(
                     del runs[name]
                 else:
                     runs[name].append(pair)
-        results.append(_result(program, runs))
-    return Found(tuple(results), tuple(failures))
+        results.append(_summarize_runs(program, runs))
+    return Totals(tuple(results), tuple(failures))
 
 
 def _try(
-    program: Program, name: str, conditions: How, failures: list[str]
+    program: Program, name: str, conditions: Conditions, failures: list[str]
 ) -> list[Run] | None:
     try:
-        return in_fresh_folders(program, CONTESTANTS[name], conditions)
+        return run_processes(program, CONTESTANTS[name], conditions)
     except ChildFailedError as error:
         failures.append(str(error))
         print(f"failed: {error}", file=sys.stderr)
         return None
 
 
-def _result(program: Program, runs: dict[str, list[list[Run]]]) -> Result:
+def _summarize_runs(program: Program, runs: dict[str, list[list[Run]]]) -> Result:
     medians = {}
     for name, pairs in runs.items():
         medians[name] = tuple(
-            over_rounds(runs_of_kind) for runs_of_kind in zip(*pairs, strict=True)
+            compute_medians(runs_of_kind) for runs_of_kind in zip(*pairs, strict=True)
         )
     return Result(program.name, medians)
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.totals",
         description=(__doc__ or "").partition("\n")[0],
     )
     parser.add_argument("--only", default="", help="programs whose names match")
     parser.add_argument(
-        "--contestants", nargs="+", choices=CONTESTANTS, help="default: the installed"
+        "--contestants",
+        nargs="+",
+        choices=CONTESTANTS,
+        help="libraries; default: all installed",
     )
-    parser.add_argument("--rounds", type=int, default=3, help="medians of so many")
+    parser.add_argument("--rounds", type=int, default=3, help="number of samples")
     parser.add_argument(
-        "--calls", action="store_true", help="also the worst calls against numpy"
+        "--calls", action="store_true", help="also print the worst calls against numpy"
     )
     parser.add_argument(
-        "--at-once", type=int, default=1, help="copies at once; the slowest counts"
+        "--at-once", type=int, default=1, help="concurrent copies; the slowest counts"
     )
     parser.add_argument(
-        "--tune", type=float, default=0.0, metavar="SECONDS", help="of each program"
+        "--tune", type=float, default=0.0, metavar="SECONDS", help="tune each program"
     )
-    parser.add_argument("--limit-s", type=float, default=How.limit_s, help="per child")
-    parser.add_argument("--tiny", action="store_true", help="at sizes for tests")
-    parser.add_argument("--output", type=Path, help="write all numbers there, as JSON")
+    parser.add_argument(
+        "--limit-s",
+        type=float,
+        default=Conditions.limit_s,
+        help="limit of a child in seconds",
+    )
+    parser.add_argument("--tiny", action="store_true", help="use tiny sizes")
+    parser.add_argument(
+        "--output", type=Path, help="write all samples to this JSON file"
+    )
     return parser.parse_args(arguments)
 
 

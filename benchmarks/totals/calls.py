@@ -1,4 +1,4 @@
-"""The calls of a program, which get the result of one before they make the next."""
+"""Programs as generators of calls, which receive the result of each call."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["Array", "Calls", "Einsum", "normal", "run", "uniform"]
+__all__ = ["Array", "Calls", "Einsum", "draw_normal", "draw_uniform", "run_calls"]
 
 Array: TypeAlias = np.ndarray
 Calls: TypeAlias = Generator[tuple[str, tuple[Array, ...]], Array, None]
-"""Yields subscripts and operands; the result is sent back."""
+"""Yields subscripts and operands, and receives the result."""
 Einsum: TypeAlias = Callable[..., Any]
 
 
-def run(calls: Calls, compute: Einsum) -> None:
-    """Compute every call of a program.
+def run_calls(calls: Calls, compute: Einsum) -> None:
+    """Compute all calls of a program.
 
     >>> def program():
     ...     total = yield "i->", (np.arange(4),)
     ...     print(total)
-    >>> run(program(), np.einsum)
+    >>> run_calls(program(), np.einsum)
     6
     """
     try:
@@ -32,18 +32,19 @@ def run(calls: Calls, compute: Einsum) -> None:
         return
 
 
-def uniform(
+def draw_uniform(
     rng: np.random.Generator, shape: tuple[int, ...], dtype: str = "float64"
 ) -> Array:
-    """Numbers around 1: sums of their products have no cancellation."""
+    """Draw numbers around 1, whose sums of products have no cancellation."""
     real = np.dtype("float64" if dtype == "float64" else "float32")
     values = rng.random(shape, real) + real.type(0.5)
     return values * np.complex64(1 + 0.5j) if dtype == "complex64" else values
 
 
-def normal(
+def draw_normal(
     rng: np.random.Generator, shape: tuple[int, ...], scale: float = 1.0
 ) -> Array:
+    """Draw normally distributed numbers."""
     values = rng.standard_normal(shape)
     values *= scale
     return values

@@ -1,4 +1,6 @@
-"""How each library evaluates an einsum of numpy arrays; nothing is imported before."""
+"""How each library evaluates an einsum of numpy arrays; libraries are imported
+lazily.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,21 @@ OURS = "feinsum"
 
 @dataclass(frozen=True)
 class Contestant:
-    """A library.
+    """A library that evaluates einsums.
 
     Attributes:
-        module: what is imported.
-        einsum: the function, of the imported module.
-        takes: makes an operand of a numpy array; by default it stays one.
-        gives: makes a numpy array of a result.
-        counts_import: whether a total has the time of its import.
+        module: the name to import.
+        einsum: returns the function of the imported module.
+        convert: returns a function that converts numpy arrays to operands.
+        convert_back: converts a result to a numpy array.
+        counts_import: whether totals include the time of the import.
     """
 
     name: str
     module: str
     einsum: Callable[[Any], Einsum]
-    takes: Callable[[Any], Callable[[Array], Any]] | None = None
-    gives: Callable[[Any], Array] | None = None
+    convert: Callable[[Any], Callable[[Array], Any]] | None = None
+    convert_back: Callable[[Any], Array] | None = None
     counts_import: bool = True
 
     @property
@@ -39,19 +41,21 @@ class Contestant:
         return find_spec(self.module) is not None
 
     def load(self) -> Any:
-        """The module, with what its first call would import for every program."""
+        """Import the module, with what its first call would import for every
+        program.
+        """
         module = import_module(self.module)
         self.einsum(module)
         return module
 
-    def operands(self, module: Any, arrays: Sequence[Array]) -> Sequence[Any]:
-        return arrays if self.takes is None else [*map(self.takes(module), arrays)]
+    def convert_operands(self, module: Any, arrays: Sequence[Array]) -> Sequence[Any]:
+        return arrays if self.convert is None else [*map(self.convert(module), arrays)]
 
-    def result(self, value: Any) -> Array:
-        return value if self.gives is None else self.gives(value)
+    def convert_result(self, value: Any) -> Array:
+        return value if self.convert_back is None else self.convert_back(value)
 
 
-def _numpy(module: Any) -> Einsum:
+def _get_numpy_einsum(module: Any) -> Einsum:
     def einsum(subscripts: str, *operands: Array) -> Any:
         return module.einsum(subscripts, *operands, optimize=True)
 
@@ -59,17 +63,17 @@ def _numpy(module: Any) -> Einsum:
 
 
 CONTESTANTS = {
-    one.name: one
-    for one in (
-        Contestant("numpy", "numpy", _numpy),
+    contestant.name: contestant
+    for contestant in (
+        Contestant("numpy", "numpy", _get_numpy_einsum),
         Contestant("opt_einsum", "opt_einsum", lambda module: module.contract),
         Contestant(
             "torch",
             "torch",
             lambda module: module.einsum,
-            # Without a copy: a program of torch has its tensors from the start.
-            takes=lambda module: module.from_numpy,
-            gives=lambda tensor: tensor.resolve_conj().numpy(),
+            # without a copy: programs of torch have tensors from the start
+            convert=lambda module: module.from_numpy,
+            convert_back=lambda tensor: tensor.resolve_conj().numpy(),
             counts_import=False,
         ),
         Contestant(OURS, "feinsum", lambda module: module.einsum),

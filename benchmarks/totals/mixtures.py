@@ -1,4 +1,4 @@
-"""Einsums that have nothing to do with each other, in one process."""
+"""Unrelated einsums in one process."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.totals.calls import Array, Calls, uniform
+from benchmarks.totals.calls import Array, Calls, draw_uniform
 
-__all__ = ["everyday", "one_twice", "thousand_once"]
+__all__ = ["run_everyday", "run_one_twice", "run_thousand_once"]
 
 SUITE = Path(__file__).parents[2] / "feinsum" / "suites" / "everyday.json"
-"""Read as a file: whoever imports ``feinsum.suites`` pays for importing feinsum."""
+"""Read as a file, because ``feinsum.suites`` imports feinsum."""
 INDICES = "abcdef"
 STEP = 1024
-"""Entries of the store between the starts of two operands of a call."""
+"""Distance in the buffer between the starts of two operands of a call."""
 
 
-def one_twice() -> Calls:
+def run_one_twice() -> Calls:
     rng = np.random.default_rng(6)
-    operands = uniform(rng, (30, 40)), uniform(rng, (40, 50))
+    operands = draw_uniform(rng, (30, 40)), draw_uniform(rng, (40, 50))
     for _ in range(2):
         yield "ij,jk->ik", operands
 
 
-def thousand_once(n: int) -> Calls:
-    """Different einsums of 1 to 3 operands of ranks 1 to 4 and extents 1 to 12."""
+def run_thousand_once(n: int) -> Calls:
+    """Yield different einsums of 1 to 3 operands, ranks 1 to 4 and extents 1 to 12."""
     rng, values = Random(7), np.random.default_rng(7)
     seen: set[tuple[Any, ...]] = set()
     while len(seen) < n:
@@ -45,44 +45,46 @@ def thousand_once(n: int) -> Calls:
         subscripts = f"{','.join(terms)}->{output}"
         if (subscripts, *shapes) not in seen:
             seen.add((subscripts, *shapes))
-            yield subscripts, tuple(uniform(values, shape) for shape in shapes)
+            yield subscripts, tuple(draw_uniform(values, shape) for shape in shapes)
 
 
-def everyday(times: int, most_bytes: float) -> Calls:
-    """Every entry of the suite so many times, all in random order.
+def run_everyday(times: int, most_bytes: float) -> Calls:
+    """Yield every entry of the suite several times, in random order.
 
-    Entries of more bytes are left out, and those of truth values, which torch has not.
+    Entries of more bytes are left out, and booleans, which torch does not support.
     """
     entries = [
         entry
         for entry in json.loads(SUITE.read_text("utf-8"))
-        if entry["dtype"] != "bool" and max(_bytes(entry)) <= most_bytes
+        if entry["dtype"] != "bool" and max(_count_bytes(entry)) <= most_bytes
     ]
-    store: dict[str, Array] = {}
+    buffers: dict[str, Array] = {}
     for entry in entries:
         dtype = np.dtype(entry["dtype"])
-        size = max(_bytes(entry)) // dtype.itemsize + STEP * len(_terms(entry))
-        if entry["dtype"] not in store or store[entry["dtype"]].size < size:
-            store[entry["dtype"]] = np.empty(size, dtype)
+        size = max(_count_bytes(entry)) // dtype.itemsize + STEP * len(
+            _split_terms(entry)
+        )
+        if entry["dtype"] not in buffers or buffers[entry["dtype"]].size < size:
+            buffers[entry["dtype"]] = np.empty(size, dtype)
     rng = np.random.default_rng(8)
-    for name, values in store.items():
+    for name, values in buffers.items():
         _fill(rng, name, values)
     calls = entries * times
     Random(8).shuffle(calls)
     for entry in calls:
-        yield entry["subscripts"], tuple(_operands(entry, store[entry["dtype"]]))
+        yield entry["subscripts"], tuple(_make_operands(entry, buffers[entry["dtype"]]))
 
 
-def _terms(entry: Mapping[str, Any]) -> list[str]:
+def _split_terms(entry: Mapping[str, Any]) -> list[str]:
     return str(entry["subscripts"]).partition("->")[0].split(",")
 
 
-def _bytes(entry: Mapping[str, Any]) -> list[int]:
-    """Of each operand."""
+def _count_bytes(entry: Mapping[str, Any]) -> list[int]:
+    """Return the size of each operand."""
     itemsize = np.dtype(entry["dtype"]).itemsize
     return [
         itemsize * prod(entry["sizes"][index] for index in term)
-        for term in _terms(entry)
+        for term in _split_terms(entry)
     ]
 
 
@@ -93,11 +95,11 @@ def _fill(rng: np.random.Generator, dtype: str, values: Array) -> None:
         values[:] = (rng.random(values.size) + 0.5) * (1 + 0.5j)
     else:
         drawn = dtype if dtype in ("float64", "complex64") else "float32"
-        values[:] = uniform(rng, values.shape, drawn)
+        values[:] = draw_uniform(rng, values.shape, drawn)
 
 
-def _operands(entry: Mapping[str, Any], store: Array) -> Iterator[Array]:
-    """Parts of one array: to keep the operands of all entries would take 7 GB."""
-    for k, term in enumerate(_terms(entry)):
+def _make_operands(entry: Mapping[str, Any], buffer: Array) -> Iterator[Array]:
+    """Yield views of one buffer: separate operands of all entries would take 7 GB."""
+    for k, term in enumerate(_split_terms(entry)):
         shape = tuple(entry["sizes"][index] for index in term)
-        yield store[STEP * k : STEP * k + prod(shape)].reshape(shape)
+        yield buffer[STEP * k : STEP * k + prod(shape)].reshape(shape)

@@ -1,10 +1,9 @@
-"""Starting a child in fresh folders, and again in those that the first one filled."""
+"""Start child processes with empty caches, and again with the caches they filled."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -14,27 +13,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.caches import empty_caches
+from benchmarks.processes import make_empty_caches, run_command
 from benchmarks.totals.contestants import OURS, Contestant
 from benchmarks.totals.programs import Program
 
-__all__ = ["ChildFailedError", "How", "Run", "in_fresh_folders"]
-
-ROOT = Path(__file__).parents[2]
-
-
-class ChildFailedError(Exception):
-    """A child ended with an error, or took too long; says which one."""
+__all__ = ["Conditions", "Run", "run_processes"]
 
 
 @dataclass(frozen=True)
-class How:
-    """How children are run.
+class Conditions:
+    """The settings of child processes.
 
     Attributes:
-        at_once: copies of each, of which the slowest counts.
-        limit_s: after so many seconds a child has failed.
-        tune_s: for which our calls are tuned before a third process; 0 for none.
+        at_once: number of concurrent copies, of which the slowest counts.
+        limit_s: time after which a child has failed.
+        tune_s: time for tuning our calls before a third process; 0 for none.
     """
 
     tiny: bool = False
@@ -46,16 +39,16 @@ class How:
 
 @dataclass(frozen=True)
 class Run:
-    """One process from start to end.
+    """The measurements of one process.
 
     Attributes:
-        total_s: timed by the process that started it; without what it did only for
-            this benchmark, and without imports that do not count.
-        import_s: of the library, after numpy was imported.
-        calls_s: inside of the calls.
-        fingerprint: of the last result.
-        calls: subscripts and seconds of each, where asked for.
-        numpy_s: of the same calls.
+        total_s: wall-clock time of the process, without overhead of the benchmark, and
+            without imports that do not count.
+        import_s: time of the library's import, after that of numpy.
+        calls_s: total time of calls.
+        fingerprint: sum over the last result.
+        calls: subscripts and seconds of each, if requested.
+        numpy_s: numpy's seconds of the same calls.
     """
 
     total_s: float
@@ -68,37 +61,42 @@ class Run:
     numpy_s: tuple[float, ...] = ()
 
 
-def in_fresh_folders(
-    program: Program, contestant: Contestant, conditions: How
+def run_processes(
+    program: Program, contestant: Contestant, conditions: Conditions
 ) -> list[Run]:
-    """A process without anything kept on disk, then one with what the first kept.
+    """Run a process with empty caches, then one with the caches of the first.
 
-    Of ours a third one follows, if its calls are tuned after the second.
+    A third one of ours follows, if its calls are tuned after the second.
     """
     with TemporaryDirectory() as folder:
-        variables = empty_caches(folder)
+        variables = make_empty_caches(folder)
         variables |= {
             "HOME": f"{folder}/home",
             "FEINSUM_DATABASE": f"{folder}/user.sqlite",
         }
         Path(variables["HOME"]).mkdir()
-        runs = [_slowest(program, contestant, conditions, variables) for _ in range(2)]
+        runs = [
+            _run_copies(program, contestant, conditions, variables) for _ in range(2)
+        ]
         if conditions.tune_s and contestant.name == OURS:
             _tune(program, conditions, variables)
-            runs.append(_slowest(program, contestant, conditions, variables))
+            runs.append(_run_copies(program, contestant, conditions, variables))
         return runs
 
 
-def _tune(program: Program, conditions: How, variables: dict[str, str]) -> None:
+def _tune(program: Program, conditions: Conditions, variables: dict[str, str]) -> None:
     command = [sys.executable, "-m", "benchmarks.totals.child", program.name, OURS]
     command += ["--tiny"] * conditions.tiny + ["--tune", str(conditions.tune_s)]
-    _said(command, os.environ | variables, f"tuning {program.name}", conditions)
+    _run_child(command, os.environ | variables, f"tuning {program.name}", conditions)
 
 
-def _slowest(
-    program: Program, contestant: Contestant, conditions: How, variables: dict[str, str]
+def _run_copies(
+    program: Program,
+    contestant: Contestant,
+    conditions: Conditions,
+    variables: dict[str, str],
 ) -> Run:
-    """Of copies that are started at once, in the same folders."""
+    """Run concurrent copies in the same folders, and return the slowest."""
     with ThreadPoolExecutor(conditions.at_once) as threads:
         runs = threads.map(
             lambda _: _run(program, contestant, conditions, variables),
@@ -108,53 +106,38 @@ def _slowest(
 
 
 def _run(
-    program: Program, contestant: Contestant, conditions: How, variables: dict[str, str]
+    program: Program,
+    contestant: Contestant,
+    conditions: Conditions,
+    variables: dict[str, str],
 ) -> Run:
     command = [sys.executable, "-m", "benchmarks.totals.child"]
     command += [program.name, contestant.name]
     command += ["--tiny"] * conditions.tiny + ["--calls"] * conditions.calls
     start = time.perf_counter()
-    stdout = _said(
+    document = _run_child(
         command,
         os.environ | variables,
         f"{program.name} by {contestant.name}",
         conditions,
     )
-    total_s = time.perf_counter() - start - stdout.pop("after_s")
+    total_s = time.perf_counter() - start - document.pop("after_s")
     if not contestant.counts_import:
-        total_s -= stdout["import_s"]
+        total_s -= document["import_s"]
     calls = tuple(
-        (subscripts, seconds) for subscripts, seconds in stdout.pop("calls", ())
+        (subscripts, seconds) for subscripts, seconds in document.pop("calls", ())
     )
-    numpy_s = tuple(stdout.pop("numpy_s", ()))
-    return Run(total_s=total_s, calls=calls, numpy_s=numpy_s, **stdout)
+    numpy_s = tuple(document.pop("numpy_s", ()))
+    return Run(total_s=total_s, calls=calls, numpy_s=numpy_s, **document)
 
 
-def _said(
-    command: Sequence[str], environment: dict[str, str], name: str, conditions: How
+def _run_child(
+    command: Sequence[str],
+    environment: dict[str, str],
+    name: str,
+    conditions: Conditions,
 ) -> dict[str, Any]:
-    """What a child printed last."""
-    try:
-        completed = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=conditions.limit_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise ChildFailedError(
-            f"{name}: not done in {conditions.limit_s:g} s"
-        ) from None
-    lines = (
-        completed.stdout if not completed.returncode else completed.stderr
-    ).splitlines()
-    last = next((line for line in reversed(lines) if line.strip()), "no output")
-    if completed.returncode:
-        raise ChildFailedError(
-            f"{name}: exit code {completed.returncode}: {last.strip()}"
-        )
-    answer: dict[str, Any] = json.loads(last)
-    return answer
+    """Run a child, and return the JSON document on its last line."""
+    text = run_command(command, environment, name=name, limit_s=conditions.limit_s)
+    document: dict[str, Any] = json.loads(text.splitlines()[-1])
+    return document

@@ -1,4 +1,4 @@
-"""Medians over rounds, and what is compared of them."""
+"""Medians over rounds, and ratios of them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from statistics import median
 from benchmarks.totals.contestants import OURS
 from benchmarks.totals.processes import Run
 
-__all__ = ["WHICH", "Found", "Result", "WorstCall", "over_rounds"]
+__all__ = ["WHICH", "Result", "Totals", "WorstCall", "compute_medians"]
 
 WHICH = ("first", "second", "tuned")
-"""Processes in the same folders; the last one is ours alone."""
+"""Processes with the same caches; the last one is ours only."""
 ALLOWANCE_S = 200e-6
-"""What a call may take beside the time of numpy."""
+"""Overhead over numpy that a call may have."""
 TINY_S = 5e-6
-"""Calls that take numpy less show what a call costs beside its work."""
+"""Limit of numpy's time of tiny calls, which show the overhead of a call."""
 SAME = 1e-3
-"""By which fingerprints may differ, as a share: sums of many single precisions do."""
+"""Relative tolerance of fingerprints, which are sums in single precision."""
 
 
-def over_rounds(runs: Sequence[Run]) -> Run:
-    """Medians of everything that is measured, call by call.
+def compute_medians(runs: Sequence[Run]) -> Run:
+    """Return the medians of all measurements, call by call.
 
     >>> runs = [Run(t, 0.0, t, 1, 100, 1.0, (("i->i", t),), (t,)) for t in (2, 1, 9)]
-    >>> over_rounds(runs).total_s, over_rounds(runs).calls
+    >>> compute_medians(runs).total_s, compute_medians(runs).calls
     (2, (('i->i', 2),))
     """
     calls = zip(*(run.calls for run in runs), strict=True)
@@ -43,7 +43,7 @@ def over_rounds(runs: Sequence[Run]) -> Run:
 
 @dataclass(frozen=True)
 class WorstCall:
-    """The call with the largest ratio of our time less the allowance to numpy's."""
+    """The call with the largest ratio to numpy, less the allowed overhead."""
 
     ratio: float
     subscripts: str
@@ -52,7 +52,7 @@ class WorstCall:
 
     @classmethod
     def of(cls, run: Run) -> WorstCall | None:
-        """Of all but the first, which loads what calls need.
+        """Return the worst call but the first, which loads modules.
 
         >>> calls = (("ij->", 9.0), ("i->", 2.0002), ("i,i->i", 1.0))
         >>> WorstCall.of(Run(0, 0, 0, 3, 0, 0, calls, (1.0, 1.0, 1.0))).subscripts
@@ -69,8 +69,8 @@ class WorstCall:
         )
 
 
-def overhead_us(run: Run) -> float | None:
-    """Median of what tiny calls take beside the time of numpy."""
+def compute_overhead_us(run: Run) -> float | None:
+    """Return the median overhead of tiny calls over numpy."""
     overheads = [
         1e6 * (seconds - numpy_s)
         for (_, seconds), numpy_s in zip(run.calls, run.numpy_s, strict=False)
@@ -81,17 +81,19 @@ def overhead_us(run: Run) -> float | None:
 
 @dataclass(frozen=True)
 class Result:
-    """One program.
+    """The medians of one program.
 
     Attributes:
-        runs: by contestant: medians of each process of :data:`WHICH`.
+        runs: medians of each process of :data:`WHICH`, by library.
     """
 
     program: str
     runs: Mapping[str, tuple[Run, ...]]
 
     def time_ratio(self, which: int) -> float | None:
-        """Our total over that of the best rival, whose last process counts as tuned."""
+        """Return our total over that of the best rival, whose last process counts as
+        tuned.
+        """
         if which >= len(self.runs.get(OURS, ())):
             return None
         return self._ratio(
@@ -100,7 +102,9 @@ class Result:
 
     @property
     def peak_ratio(self) -> float | None:
-        """Our memory in the first process over that of the rival with the least."""
+        """Return our memory in the first process over that of the rival with the
+        least.
+        """
         return self._ratio({name: x[0].peak_bytes for name, x in self.runs.items()})
 
     @staticmethod
@@ -110,7 +114,7 @@ class Result:
 
     @property
     def unlike(self) -> str:
-        """Contestants and their fingerprints, if these differ; else nothing."""
+        """Return the fingerprints of all libraries, if they differ."""
         marks = {name: runs[0].fingerprint for name, runs in self.runs.items()}
         values = sorted(marks.values())
         if not values or values[-1] - values[0] <= SAME * abs(values[-1]):
@@ -119,11 +123,11 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Found:
-    """All that a run of the benchmark has found.
+class Totals:
+    """All results of the benchmark.
 
     Attributes:
-        failures: what children failed, in words.
+        failures: messages of failed children.
     """
 
     results: tuple[Result, ...]

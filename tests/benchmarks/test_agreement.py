@@ -15,7 +15,7 @@ FIRST, SECOND = (TransformSpec("rowwise", 1, {"block": n}) for n in (32, 64))
 
 
 def told(*samples_s, winners=(FIRST, SECOND)):
-    return agreement.agreement_of("name", winners, samples_s)
+    return agreement.compare_samples("name", winners, samples_s)
 
 
 def test_the_ratio_is_that_of_the_same_rounds():
@@ -71,7 +71,7 @@ def test_what_was_found_before_an_early_end_is_shown(
             raise ends_with
         return found
 
-    monkeypatch.setattr(agreement, "measured", measured)
+    monkeypatch.setattr(agreement, "measure", measured)
     assert agreement.main(["--only", "gradient_b1_Ni(4|10)"]) == code
     shown = capsys.readouterr()
     assert "1.100" in shown.out

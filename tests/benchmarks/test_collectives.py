@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.experiments.collectives import moved_in
+from benchmarks.programs_moved import count_moved
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ from benchmarks.experiments.collectives import moved_in
 )
 def test_what_all_devices_receive(line, moved):
     """Of eight devices, but for what they have already."""
-    assert moved_in(f"HloModule m\n  {line}\n", 8) == moved
+    assert count_moved(f"HloModule m\n  {line}\n", 8) == moved

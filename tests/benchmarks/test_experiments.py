@@ -9,11 +9,11 @@ from rich.console import Console
 
 from benchmarks.experiments import command
 from benchmarks.experiments.contest import Task
-from benchmarks.experiments.entries import SUITES, scaled_to
-from benchmarks.experiments.figures import draw
-from benchmarks.experiments.isolation import ChildError, held, in_child
+from benchmarks.experiments.entries import SUITES, limit_operations
+from benchmarks.experiments.figures import draw_figure
+from benchmarks.experiments.isolation import ChildError, run_contest, run_in_child
 from benchmarks.experiments.ours import OURS
-from benchmarks.experiments.report import show
+from benchmarks.experiments.report import show_report
 from benchmarks.experiments.results import Limits, Outcome, Report, Result
 from feinsum import open_store
 from feinsum.ir import generalize
@@ -34,7 +34,7 @@ def made_up(suite: str) -> Report:
     """A report with a time for everyone, of all entries."""
     report = Report(suite, [], LIMITS)
     for k, whole in enumerate(SUITES[suite]()):
-        entry = scaled_to(whole, 20) if suite == "tccg" else whole
+        entry = limit_operations(whole, 20) if suite == "tccg" else whole
         least_s = max(entry.flops, 1) / 70e9
         ours = "feinsum untuned" if suite == EVERYDAY else OURS
         runs = {
@@ -61,7 +61,7 @@ def test_a_crash_is_reported_and_the_rest_goes_on(tmp_path, monkeypatch) -> None
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     entry, names = KINDS[0], ["tblis", "numpy"]
     task = Task(entry.suite, entry.name, entry.sizes, names, rounds=3)
-    found = held(task, "fresh")
+    found = run_contest(task, "fresh")
     assert found["tblis"].status == "crashed"
     assert "SIGSEGV" in found["tblis"].why
     assert found["numpy"].is_ok
@@ -70,13 +70,13 @@ def test_a_crash_is_reported_and_the_rest_goes_on(tmp_path, monkeypatch) -> None
 def test_a_process_that_takes_too_long_is_stopped() -> None:
     """With all of its own children."""
     with pytest.raises(ChildError, match="stopped after 0 s"):
-        in_child("limits", {}, "fresh", limit_s=0.2)
+        run_in_child("limits", {}, "fresh", limit_s=0.2)
 
 
 def test_the_command_runs_and_resumes(tmp_path, monkeypatch, capsys) -> None:
     """A recorded recipe is found, the file is whole, and nothing is run twice."""
     (entry,) = [e for e in SUITES["tccg"]() if e.name == "abc-bda-dc"]
-    einsum = generalize(scaled_to(entry, 0.001).einsum())[0]
+    einsum = generalize(limit_operations(entry, 0.001).make_einsum())[0]
     spec = next(
         spec
         for transform in find_applicable_transforms(einsum)
@@ -85,14 +85,14 @@ def test_the_command_runs_and_resumes(tmp_path, monkeypatch, capsys) -> None:
     database = tmp_path / "facts.sqlite"
     with open_store(database) as store:
         store.add(fact(einsum, spec, speedup=1e3))
-    monkeypatch.setattr(command, "measured_limits", lambda device: LIMITS)
+    monkeypatch.setattr(command, "run_limits", lambda device: LIMITS)
     arguments = ["tccg", "--only=^abc-bda-dc$", "--max-gflop=0.001", "--rounds=3",
                  "--terms=reused", f"--database={database}", f"--out={tmp_path}",
                  *WITHOUT]  # fmt: skip
     command.main(arguments)
     first = capsys.readouterr().out
     (result,) = Report.load(tmp_path / "tccg.json").results.values()
-    assert result.ours("reused").note == str(spec)
+    assert result.find_ours("reused").note == str(spec)
     assert {o.status for o in result.runs["reused"].values()} == {"ok"}
     monkeypatch.setattr(command, "run", None)
     command.main([*arguments, "--resume"])
@@ -115,7 +115,7 @@ def test_the_tables_fit_a_terminal(suite: str) -> None:
     """Two tables with every entry, nothing cut; absences are on one line."""
     console = Console(width=80, file=StringIO())
     report = made_up(suite)
-    show(report, console)
+    show_report(report, console)
     lines = console.file.getvalue().splitlines()
     for name in report.results:
         assert sum(line.startswith(f"{name} ") for line in lines) == 2
@@ -128,7 +128,7 @@ def test_the_tables_fit_a_terminal(suite: str) -> None:
 def test_the_figure_is_drawn(suite: str, tmp_path) -> None:
     """As PNG, also of a report without any time."""
     for report in (made_up(suite), Report(suite, [])):
-        draw(report, tmp_path / "x.png")
+        draw_figure(report, tmp_path / "x.png")
         assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -139,8 +139,8 @@ def test_a_rival_stands_with_its_better_terms() -> None:
         "fresh": {OURS: of_samples(1.0), "numpy": of_samples(4.0)},
         "reused": {OURS: of_samples(2.0), "numpy": of_samples(3.0)},
     }
-    compared = Result.of(entry, runs).against()
+    compared = Result.of(entry, runs).compare()
     assert (compared.terms, compared.name) == ("reused", "numpy")
     assert compared.ratio == pytest.approx(1.5)
     assert not compared.is_tied
-    assert Result.of(entry, runs).against("jax") is None
+    assert Result.of(entry, runs).compare("jax") is None

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.experiments import contest
 from benchmarks.experiments.contender import Called
-from benchmarks.experiments.contest import Task, hold
+from benchmarks.experiments.contest import Task, run_contest
 from benchmarks.experiments.entries import Entry
 from benchmarks.experiments.ours import OURS
 from benchmarks.experiments.rivals import RIVALS
@@ -22,7 +22,7 @@ QUICK = [rival for rival in RIVALS if rival.name != "torch.compile"]
 
 def outcome(entry: Entry, name: str):
     task = Task(entry.suite, entry.name, entry.sizes, [name], rounds=3, warmup=0)
-    return hold(task)[name]
+    return run_contest(task)[name]
 
 
 def check_rival(entry: Entry, rival) -> None:
@@ -57,12 +57,12 @@ class Zeros:
     name, package = "zeros", "numpy"
 
     def prepare(self, entry, values):
-        return Called(lambda: [np.zeros(entry.shape(entry.output))])
+        return Called(lambda: [np.zeros(entry.get_shape(entry.output))])
 
 
 def test_a_wrong_result_is_reported_and_not_timed(monkeypatch) -> None:
     """Right before fast."""
-    monkeypatch.setattr(contest, "contenders", lambda task: {"zeros": Zeros()})
+    monkeypatch.setattr(contest, "list_contenders", lambda task: {"zeros": Zeros()})
     found = outcome(KINDS[0], "zeros")
     assert found.status == "wrong"
     assert not found.samples_s
@@ -74,7 +74,7 @@ def test_without_a_recipe_ours_does_not_take_part(tmp_path) -> None:
     entry = KINDS[0]
     path = str(tmp_path / "facts.sqlite")
     task = Task(entry.suite, entry.name, entry.sizes, [OURS], database=path)
-    found = hold(task)[OURS]
+    found = run_contest(task)[OURS]
     assert found.status == "left out"
     assert found.why.startswith("no recipe: miss")
 
@@ -84,4 +84,4 @@ def test_a_slow_kernel_is_left_out() -> None:
     entry = KINDS[2]
     task = Task(entry.suite, entry.name, entry.sizes, ["untransformed"],
                 untransformed_limit_s=0.0)  # fmt: skip
-    assert hold(task)["untransformed"].status == "left out"
+    assert run_contest(task)["untransformed"].status == "left out"

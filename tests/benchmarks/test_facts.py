@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.experiments.entries import both_suites
-from benchmarks.facts import summary
+from benchmarks.experiments.entries import list_both_suites
+from benchmarks.facts import summarize_facts
 from feinsum import canonicalize
 from feinsum.db import get_shipped_facts
 from feinsum.ir import BatchedEinsum, generalize, generalize_each
@@ -14,7 +14,7 @@ from feinsum.ir import BatchedEinsum, generalize, generalize_each
 def test_every_shipped_fact_is_in_the_summary():
     """The numbers of workloads add up to all facts, whose recipes are faster."""
     facts = list(get_shipped_facts().records())
-    table = summary(facts)
+    table = summarize_facts(facts)
     cells = {str(column.header): list(column.cells) for column in table.columns}
     assert sum(map(int, cells["workloads"])) == len(facts)
     assert all(float(least) >= 1 for least in cells["least"])
@@ -30,9 +30,11 @@ def test_every_entry_has_a_recipe_of_the_host(names, dtype):
         for fact in get_shipped_facts().records()
         if fact.environment.device.platform == "Host C compiler"
     }
-    entries = both_suites(names, max_gflop=4.0)
+    entries = list_both_suites(names, max_gflop=4.0)
     assert len(entries) == (88 if not names else 40)
-    lacking = [e.name for e in entries if known.isdisjoint(keys_of(e.einsum(dtype)))]
+    lacking = [
+        e.name for e in entries if known.isdisjoint(keys_of(e.make_einsum(dtype)))
+    ]
     assert not lacking
 
 

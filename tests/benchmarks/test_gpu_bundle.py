@@ -18,15 +18,19 @@ from benchmarks.experiments import functions
 from benchmarks.gpu import contest, race, report, rivals
 from benchmarks.gpu.bundle import runner
 from benchmarks.gpu.bundle import workload as making
-from benchmarks.gpu.bundle.candidates import candidates
+from benchmarks.gpu.bundle.candidates import list_candidates
 from benchmarks.gpu.bundle.facts import import_results
 from benchmarks.gpu.bundle.folder import (
     export_bundle,
     read_bundle,
-    results_of,
+    read_seconds,
     write_bundle,
 )
-from benchmarks.gpu.bundle.workload import BuiltWorkload, WorkloadBuilder, document_of
+from benchmarks.gpu.bundle.workload import (
+    BuiltWorkload,
+    WorkloadBuilder,
+    describe_workload,
+)
 from feinsum import array, einsum
 from feinsum.errors import InvalidRecordError, MeasurementError
 from feinsum.measure.cases import make_case
@@ -83,7 +87,7 @@ def run(folder, *options, trouble=""):
 
 
 def lines(folder):
-    return runner.lines_of(folder / "results.jsonl")
+    return runner.read_lines(folder / "results.jsonl")
 
 
 def write(folder, lines):
@@ -122,13 +126,15 @@ def test_arguments_are_drawn_as_they_were_here(exported):
         rng = np.random.default_rng(bundle["seed"])
         for name, dtype, shape, kind in workload["arguments"]:
             if kind != "size":
-                drawn = runner.drawn(np, rng, kind, dtype, shape)
+                drawn = runner.draw_operand(np, rng, kind, dtype, shape)
                 assert np.array_equal(drawn, case.arguments[name])
         ((_, _, _, checks),) = workload["outputs"]
         (result,) = case.expected.values()
-        assert runner.entries_error(np, checks, result) < 1e-15
+        assert runner.compute_entries_error(np, checks, result) < 1e-15
         assert len(checks["values"]) == result.size
-        assert runner.weighted_sum(np, result) == pytest.approx(checks["weighted"])
+        assert runner.compute_weighted_sum(np, result) == pytest.approx(
+            checks["weighted"]
+        )
 
 
 def test_a_run_becomes_facts_of_its_gpu(bundle, results):
@@ -162,10 +168,10 @@ def test_products_of_the_library_travel(tmp_path):
     problem = make_problem(e)
     case, builder = make_case(problem.einsum, {}), WorkloadBuilder("sm_80")
     specs = [GPU_MATRICES.spec({"stacked": n}) for n in (0, 1)]
-    made = [builder.candidate(spec, case) for spec in specs]
+    made = [builder.build_candidate(spec, case) for spec in specs]
     assert [len(one["launches"]) for one in made] == [3, 1]
     document = {
-        **document_of(problem, case, case.arguments),
+        **describe_workload(problem, case, case.arguments),
         "name": "products", "baseline": 0, "candidates": made,
     }  # fmt: skip
     written = BuiltWorkload(document, builder.files, {})
@@ -219,7 +225,7 @@ class Starts:
 
     def __call__(self, k, limit, options):
         if self.written:
-            runner.say(self.out, self.written.pop(0))
+            runner.append_lines(self.out, self.written.pop(0))
         return self.codes.pop(0)
 
     def run(self, monkeypatch, budget):
@@ -259,12 +265,14 @@ def test_what_is_expected_is_of_the_result(monkeypatch, subscripts, shapes, dtyp
     arrays = [rng.uniform(1, 9, shape).astype(dtype) for shape in shapes]
     named = [array(n, s, dtype) for n, s in zip("abc", shapes, strict=False)]
     result = np.asarray(np.einsum(subscripts, *arrays)).astype(float)
-    checks = making.checks_of(einsum(subscripts, *named), arrays, result.shape)
-    assert runner.entries_error(np, checks, result) < 1e-14
-    assert runner.weighted_sum(np, result) == pytest.approx(checks["weighted"])
+    checks = making.compute_checks(einsum(subscripts, *named), arrays, result.shape)
+    assert runner.compute_entries_error(np, checks, result) < 1e-14
+    assert runner.compute_weighted_sum(np, result) == pytest.approx(checks["weighted"])
     if result.size > 1:
         result.reshape(-1)[-1] += 1.0
-        assert runner.weighted_sum(np, result) != pytest.approx(checks["weighted"])
+        assert runner.compute_weighted_sum(np, result) != pytest.approx(
+            checks["weighted"]
+        )
 
 
 def line(candidate, state):
@@ -288,10 +296,10 @@ def test_only_the_kernel_that_ended_its_process_is_blamed(
 ):
     """It is the one that the process itself started last, and has no outcome."""
     out = tmp_path / "out"
-    runner.say(out, line(0, "tried"), line(1, "started"))
+    runner.append_lines(out, line(0, "tried"), line(1, "started"))
     starts = Starts(out, codes, *written)
     starts.run(monkeypatch, 60)
-    found = runner.lines_of(out)
+    found = runner.read_lines(out)
     assert found[-1]["state"] == state
     assert [x["candidate"] for x in found[1:]] == [1] * (len(found) - 1)
 
@@ -307,9 +315,11 @@ def test_without_a_gpu_the_runner_says_so(bundle):
 def test_the_next_round_tries_neighbours_of_the_best(bundle, tmp_path):
     """They differ in one parameter; nothing is tried again but the baseline."""
     problem = problems()["mass"]
-    best = next(s for s in candidates(problem, {}, "sm_80") if s.name == "gpu_elements")
+    best = next(
+        s for s in list_candidates(problem, {}, "sm_80") if s.name == "gpu_elements"
+    )
     tried = {best: 1e-6}
-    first = next(candidates(problem, tried, "sm_80"))
+    first = next(list_candidates(problem, tried, "sm_80"))
     changed = {k for k, v in first.parameters.items() if best.parameters[k] != v}
     assert first.name == best.name
     assert len(changed) == 1
@@ -317,7 +327,7 @@ def test_the_next_round_tries_neighbours_of_the_best(bundle, tmp_path):
     (bundle / "results.jsonl").write_text(
         json.dumps({"workload": 0, "candidate": 1, "state": "tried", "seconds": 1e-6})
     )
-    tried = results_of(bundle, bundle / "results.jsonl")
+    tried = read_seconds(bundle, bundle / "results.jsonl")
     (spec,) = tried[document["key"]]
     assert str(spec) == document["candidates"][1]["spec"]
     second = tmp_path / "second"
@@ -384,11 +394,11 @@ def test_a_bundle_that_is_too_large_is_refused(tmp_path, monkeypatch):
 def test_some_entries_of_a_large_result_are_checked():
     """Their places are the same wherever they are drawn, and are not carried."""
     result = np.random.default_rng(0).uniform(size=(70, 100))
-    places = runner.checked(np, result.size, 1000)
+    places = runner.choose_checked(np, result.size, 1000)
     checks = {"values": result.reshape(-1)[places].tolist(), "largest": 1.0}
-    assert runner.entries_error(np, checks, result) == 0
+    assert runner.compute_entries_error(np, checks, result) == 0
     assert len({*places.tolist()}) > 900
     result.reshape(-1)[places[7]] += 0.5
-    assert runner.entries_error(np, checks, result) == pytest.approx(0.5)
+    assert runner.compute_entries_error(np, checks, result) == pytest.approx(0.5)
     result.reshape(-1)[places[7]] = np.nan
-    assert runner.entries_error(np, checks, result) == float("inf")
+    assert runner.compute_entries_error(np, checks, result) == float("inf")

@@ -10,7 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks.experiments.entries import both_suites, dgfem, tccg, with_elements
+from benchmarks.experiments.entries import (
+    list_both_suites,
+    list_dgfem,
+    list_tccg,
+    scale_elements,
+)
 from benchmarks.gpu import contest, make_contest, race, report, rivals
 from benchmarks.gpu.bundle.candidates import vary
 from benchmarks.gpu.bundle.folder import read_bundle
@@ -29,8 +34,8 @@ FAKE = ROOT / "tests" / "targets" / "cuda" / "fake_cupy"
 
 
 def entries():
-    found = both_suites(NAMES, max_gflop=1e-4)
-    return [with_elements(e, 37 / 200000) if e.parametric else e for e in found]
+    found = list_both_suites(NAMES, max_gflop=1e-4)
+    return [scale_elements(e, 37 / 200000) if e.parametric else e for e in found]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +62,7 @@ def test_our_kernels_are_right_with_functions_for_operands(folder, tmp_path):
     for n, words in ((1, ("--first", 1)), (3, ())):
         ended = run(folder, out, *words, "--budget", 100)
         assert ended.returncode == 0, ended.stderr
-        found = [x for x in report.read(out) if "seconds" in x]
+        found = [x for x in report.read_lines(out) if "seconds" in x]
         assert len(found) == n
         table = (tmp_path / "gpu-fake-gpu.txt").read_text()
         assert "# processor: Fake GPU (CUDA 13.0, cupy 0.fake" in table
@@ -85,7 +90,7 @@ def troubled(folder, tmp_path):
         out = tmp_path / "contest.jsonl"
         ended = run(copy, out, "--jobs", 1, *without, trouble=trouble)
         assert ended.returncode == 0, ended.stderr
-        return ended, report.read(out), bundle["workloads"]
+        return ended, report.read_lines(out), bundle["workloads"]
 
     return run_troubled
 
@@ -119,34 +124,34 @@ def test_a_start_that_was_cut_is_no_crash(tmp_path):
     options = SimpleNamespace(worker=None, jobs=1, out=out)
     contest = race.Race("", ["slow", "broken"], options)
     for _ in range(race.MOST_STARTS):
-        assert contest.missing() == [0, 1]
+        assert contest.list_missing() == [0, 1]
         for line in ({"name": "slow"}, {"name": "slow", "is_cut": True}):
-            report.append(out, line)
-        report.append(out, {"name": "broken"})
-    assert contest.missing() == [0]
+            report.append_line(out, line)
+        report.append_line(out, {"name": "broken"})
+    assert contest.list_missing() == [0]
 
 
 def test_a_contest_has_the_recipes_on_record(monkeypatch):
     """The fastest packaged ones; what cannot be compiled is noted, and others take its
     place.
     """
-    (entry,) = both_suites("^divergence_b1_Ni4$", max_gflop=1e6)
-    recorded = make_contest.recorded("sm_90")
-    document = make_contest.workload_of(recorded, "sm_90", entry).document
+    (entry,) = list_both_suites("^divergence_b1_Ni4$", max_gflop=1e6)
+    recorded = make_contest.read_packaged_seconds("sm_90")
+    document = make_contest.build_workload(recorded, "sm_90", entry).document
     known = recorded[document["key"]]
     first, *_ = fastest = sorted(known, key=known.__getitem__)
     best = [*map(str, fastest)]
     specs = [candidate["spec"] for candidate in document["candidates"]]
     assert specs == best[: make_contest.N_BEST]
-    candidate = make_contest.WorkloadBuilder.candidate
+    candidate = make_contest.WorkloadBuilder.build_candidate
 
     def refuse(builder, spec, case):
         if str(spec) in best:
             raise BuildError("it spills")
         return candidate(builder, spec, case)
 
-    monkeypatch.setattr(make_contest.WorkloadBuilder, "candidate", refuse)
-    made = make_contest.workload_of(recorded, "sm_90", entry)
+    monkeypatch.setattr(make_contest.WorkloadBuilder, "build_candidate", refuse)
+    made = make_contest.build_workload(recorded, "sm_90", entry)
     assert made.left_out == dict.fromkeys(best[: make_contest.N_ATTEMPTS], "it spills")
     *varied, other = (
         TransformSpec.parse(x["spec"]) for x in made.document["candidates"]
@@ -157,9 +162,9 @@ def test_a_contest_has_the_recipes_on_record(monkeypatch):
 
 def test_variations_of_a_recipe_differ_in_one_value():
     """They are of the newest version, which is tried with the same values first."""
-    (entry,) = both_suites("^face_mass_b1_Ni20_Nj10$", max_gflop=1e6)
+    (entry,) = list_both_suites("^face_mass_b1_Ni20_Nj10$", max_gflop=1e6)
     problem = make_contest.CanonicalEntry.of(entry).problem
-    known = make_contest.recorded("sm_90")[str(problem.form.key)]
+    known = make_contest.read_packaged_seconds("sm_90")[str(problem.form.key)]
     old = min((s for s in known if s.name == "gpu_operator_mma"), key=known.__getitem__)
     assert old.version == 1
     first, *varied = vary(old, problem)
@@ -173,7 +178,7 @@ def test_variations_of_a_recipe_differ_in_one_value():
         assert sum(spec.parameters[k] != v for k, v in old.parameters.items()) == 1
 
 
-@pytest.mark.parametrize("suite", [dgfem(), tccg()], ids=["dgfem", "tccg"])
+@pytest.mark.parametrize("suite", [list_dgfem(), list_tccg()], ids=["dgfem", "tccg"])
 def test_few_entries_represent_a_suite(suite):
     """Each quarter by operations per byte has as many, small and large ones; the mean
     of both is that of the suite; and the order of the suite does not matter.
@@ -199,10 +204,10 @@ def intensity(entry):
 
 def test_the_representatives_come_first():
     """In turns of the suites, so that both have results after a cut."""
-    ordered = make_contest.order_entries([*dgfem(), *tccg()])
+    ordered = make_contest.order_entries([*list_dgfem(), *list_tccg()])
     first = ordered[:24]
     assert [e.suite for e in first] == ["dgfem", "tccg"] * 12
-    for suite in (dgfem(), tccg()):
+    for suite in (list_dgfem(), list_tccg()):
         chosen = make_contest.choose_representative(suite, 12)
         assert {e.name for e in chosen} == {e.name for e in first} & {
             e.name for e in suite
@@ -218,9 +223,9 @@ def test_rivals_are_compared_with_what_is_expected(folder):
         strict=True,
     ):
         values = make_contest.CanonicalEntry.of(entry).values
-        evaluate = rivals.evaluation(workload, np, np.einsum)
+        evaluate = rivals.make_evaluation(workload, np, np.einsum)
         results = evaluate(values)
-        assert contest._error(workload, lambda r=results: r, id) < 1e-12
+        assert contest._compute_error(workload, lambda r=results: r, id) < 1e-12
         largest = {
             row: checks["largest"]
             for (*_, checks), row in zip(
@@ -228,4 +233,6 @@ def test_rivals_are_compared_with_what_is_expected(folder):
             )
         }
         wrong = [r + 0.1 * largest[row] for row, r in enumerate(results)]
-        assert contest._error(workload, lambda w=wrong: w, id) == pytest.approx(0.1)
+        assert contest._compute_error(workload, lambda w=wrong: w, id) == pytest.approx(
+            0.1
+        )

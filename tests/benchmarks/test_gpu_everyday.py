@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks.experiments.entries import everyday, halves
+from benchmarks.experiments.entries import list_everyday, list_halves
 from benchmarks.gpu import everyday as calls
 from benchmarks.gpu import report
 from benchmarks.gpu.race import Race, make_parser
 from feinsum.dtypes import is_half, is_inexact
 
-ENTRIES = {(e.name, e.group): e for e in (*everyday(), *halves())}
+ENTRIES = {(e.name, e.group): e for e in (*list_everyday(), *list_halves())}
 SMALLEST = {
     e.dtype: e for e in sorted(ENTRIES.values(), key=lambda e: -e.footprint_bytes)
 }
@@ -40,23 +40,23 @@ def race_of(path, names, **options):
 def test_processes_share_all_entries(tmp_path, jobs):
     """Each has the smallest of its own first; those with a result are left out."""
     path = tmp_path / "everyday.jsonl"
-    entries = calls.list_entries({e.group for e in everyday()})
+    entries = calls.list_entries({e.group for e in list_everyday()})
     names = [f"{e.name} {e.group}" for e in entries]
-    done = {f"{e.name} {e.group}" for e in everyday()[::5]}
+    done = {f"{e.name} {e.group}" for e in list_everyday()[::5]}
     write(path, done)
     races = [race_of(path, names, worker=k, jobs=jobs) for k in range(jobs)]
-    shared = [names[k] for race in races for k in race.missing()]
+    shared = [names[k] for race in races for k in race.list_missing()]
     assert len(shared) == len({*shared})
     assert {*shared} == {" ".join(key) for key in ENTRIES} - done
     for race in races:
-        footprints = [entries[k].footprint_bytes for k in race.missing()]
+        footprints = [entries[k].footprint_bytes for k in race.list_missing()]
         assert footprints == sorted(footprints)
 
 
 def test_values_are_of_the_shapes_and_the_dtype():
     """Fractions but halves stay away from zero, complex numbers have both parts."""
     for dtype, entry in SMALLEST.items():
-        values = calls.values_of(entry, np)
+        values = calls.draw_values(entry, np)
         assert {name: x.shape for name, x in values.items()} == entry.arrays
         for array in values.values():
             assert array.dtype == dtype
@@ -78,10 +78,12 @@ def test_what_was_not_timed_is_left_to_a_resumed_run(tmp_path):
     prepared = [(OURS, {"name": "late"}), ({}, {"name": "failed", "failed": ["why"]})]
     names = ["late", "failed"]
     race = race_of(path, names)
-    race.time_all(prepared, calls.timed, race.alone)
-    assert [line["name"] for line in report.read(path)] == ["failed"]
-    race_of(path, names, end=late).time_all(prepared[:1], calls.timed, race.alone)
-    assert race.missing() == []
+    race.time_all(prepared, calls.time_calls, race.reserve)
+    assert [line["name"] for line in report.read_lines(path)] == ["failed"]
+    race_of(path, names, end=late).time_all(
+        prepared[:1], calls.time_calls, race.reserve
+    )
+    assert race.list_missing() == []
 
 
 def test_a_resumed_run_goes_on_after_an_error(tmp_path):
@@ -95,10 +97,10 @@ def test_a_resumed_run_goes_on_after_an_error(tmp_path):
     prepared = [(x, {"name": n}) for x, n in zip(contenders, names, strict=True)]
     race = race_of(path, names, end=time.time() + 60)
     with pytest.raises(RuntimeError, match="out of memory"):
-        race.time_all(prepared, calls.timed, race.alone)
-    assert race.missing() == [2]
-    assert report.read(path)[-1]["failed"] == ["RuntimeError('out of memory')"]
-    with race.alone():
+        race.time_all(prepared, calls.time_calls, race.reserve)
+    assert race.list_missing() == [2]
+    assert report.read_lines(path)[-1]["failed"] == ["RuntimeError('out of memory')"]
+    with race.reserve():
         pass  # the lock is free
 
 
@@ -120,6 +122,6 @@ def test_errors_are_relative_to_the_largest_entry():
         expected = np.array([0, 1, 0]).astype(dtype)
         other = np.array([1, 1, 0]).astype(dtype)
         results = {"feinsum": other, "jax": expected.copy()}
-        assert calls.errors_of(results, expected, np) == {"feinsum": 1, "jax": 0}
+        assert calls.compute_errors(results, expected, np) == {"feinsum": 1, "jax": 0}
         zero = np.zeros(3, dtype)
-        assert calls.errors_of({"jax": zero}, zero, np)["jax"] == 0
+        assert calls.compute_errors({"jax": zero}, zero, np)["jax"] == 0

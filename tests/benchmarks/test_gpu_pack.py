@@ -114,7 +114,7 @@ def test_wheels_are_collected_by_the_interpreter_that_is_named(tmp_path, code):
     expected = (
         pytest.raises(MeasurementError, match=r"pip.* 3") if code else nullcontext()
     )
-    with expected, pack._collecting(wheels, str(python)):
+    with expected, pack._collect_wheels(wheels, str(python)):
         pass
     ran = (tmp_path / "ran").read_text()
     assert f"-m pip wheel --quiet --no-cache-dir --wheel-dir {wheels} --constr" in ran

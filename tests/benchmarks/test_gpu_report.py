@@ -30,7 +30,7 @@ GPU = {"name": "A GPU", "driver": "13.0", "versions": {"cupy": "14.2", "jax": "0
 
 def test_the_table_has_all_contenders_side_by_side():
     """Medians in microseconds; entries without a time of ours have the reason below."""
-    text = report.table(LINES, GPU)
+    text = report.format_table(LINES, GPU)
     assert text.startswith(
         "# command: benchmarks/gpu.sh gpu-pack\n# processor: A GPU ("
     )
@@ -44,9 +44,9 @@ def test_the_table_is_written_with_each_line(tmp_path):
     """Beside the file, of all files there, once a GPU has run something."""
     for name, lines in (("contest", LINES), ("everyday", LINES[4:5])):
         for one in lines:
-            report.append(tmp_path / f"{name}.jsonl", one)
+            report.append_line(tmp_path / f"{name}.jsonl", one)
     assert not list(tmp_path.glob("gpu-*"))
-    report.append(
+    report.append_line(
         tmp_path / "contest.jsonl", {**line("last", cupy=[1.0]), "device": GPU}
     )
     table = (tmp_path / "gpu-a-gpu.txt").read_text()

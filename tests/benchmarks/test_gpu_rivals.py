@@ -69,7 +69,7 @@ def test_a_rival_evaluates_the_whole_entry(libraries, name):
 def test_torch_takes_the_faster_of_its_libraries(libraries, monkeypatch):
     """And multiplies without TF32."""
     monkeypatch.setattr(
-        rivals, "seconds_of", lambda call, n: "lt" not in call[0].args[0]
+        rivals, "time_call", lambda call, n: "lt" not in call[0].args[0]
     )
     call, _ = rivals.RIVALS["torch"](WORKLOAD, VALUES)
     call()

@@ -58,17 +58,17 @@ def test_a_later_process_has_the_call_at_once(stand_in, monkeypatch):
     """One step lets another process build it; the next one describes first calls."""
     library = smoke.Library("cupy", OnGpu, np.asarray)
     monkeypatch.chdir(Path(__file__).parents[2])
-    monkeypatch.setattr(smoke, "cupy_arrays", lambda: library)
+    monkeypatch.setattr(smoke, "load_cupy_library", lambda: library)
     monkeypatch.setattr(smoke, "STORED", [])
     monkeypatch.setattr(smoke, "BUILD_S", 120.0)
     monkeypatch.setattr(processes, "make_python_command", lambda _: COMMAND)
     case = smoke.WAITED[0]
     with use_fresh_memory():
-        ((_, step),) = steps(f"nobody waits: {case}")
+        ((_, step),) = steps(f"background build: {case}")
         assert step().startswith("calls of")
     (folder,) = smoke.STORED
     for path, is_built in ((folder.name, True), (f"{folder.name}/empty", False)):
-        with use_fresh_memory(), smoke.own_folder(path):
+        with use_fresh_memory(), smoke.use_folder(path):
             described = smoke.describe_first_call(library, case)
         assert (described["built"] is not None) == is_built
     folder.cleanup()

@@ -7,8 +7,15 @@ from math import prod
 
 import pytest
 
-from benchmarks.experiments.entries import both_suites
-from benchmarks.limits import NEAR_BYTES, SIDE, Instance, Limits, deep, near
+from benchmarks.experiments.entries import list_both_suites
+from benchmarks.limits import (
+    NEAR_BYTES,
+    SIDE,
+    Instance,
+    Limits,
+    deepen,
+    shrink_to_cache,
+)
 from feinsum import record_facts
 from feinsum.db import open_store
 from feinsum.records import InMemoryStore
@@ -21,8 +28,8 @@ OPERATOR = "^gradient_b1_Ni4$"
 
 
 def problem_of(name, elements_scale=1.0):
-    (entry,) = both_suites(name, max_gflop=4.0, elements_scale=elements_scale)
-    return make_problem(entry.einsum(), entry.parameters)
+    (entry,) = list_both_suites(name, max_gflop=4.0, elements_scale=elements_scale)
+    return make_problem(entry.make_einsum(), entry.parameters)
 
 
 def recommended(problem):
@@ -38,7 +45,7 @@ def test_what_is_near_fits_the_cache(name):
     problem = problem_of(name)
     spec = recommended(problem)
     whole = Instance(problem.einsum, problem.sizes)
-    short = near(whole, spec)
+    short = shrink_to_cache(whole, spec)
     assert short.footprint_bytes <= NEAR_BYTES < whole.footprint_bytes
     assert find_transform(spec.name, spec.version).fits(short.einsum)
 
@@ -47,7 +54,7 @@ def test_what_is_near_fits_the_cache(name):
 def test_contractions_get_three_long_sides(name):
     """Rows, columns and sums are long, and the arrays fit the cache."""
     problem = problem_of(name)
-    found = deep(Instance(problem.einsum, problem.sizes), recommended(problem))
+    found = deepen(Instance(problem.einsum, problem.sizes), recommended(problem))
     assert found is not None
     assert found.footprint_bytes <= NEAR_BYTES
     first, second = map(set, problem.einsum.inputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import revisions
+from benchmarks.processes import ChildFailedError
 from benchmarks.revisions import ROOT, Comparison, main
 
 
@@ -19,11 +20,11 @@ def test_a_slower_version_fails(factor, status, monkeypatch) -> None:
 @pytest.mark.parametrize("name", revisions.PROGRAMS)
 def test_every_program_runs(name, tmp_path) -> None:
     """It ends without an error, with the present version."""
-    from benchmarks.caches import empty_caches
+    from benchmarks.processes import make_empty_caches
 
     variables = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
-    variables |= empty_caches(str(tmp_path))
-    assert revisions.seconds_of(name, variables) > 0
+    variables |= make_empty_caches(str(tmp_path))
+    assert revisions.time_program(name, variables) > 0
 
 
 def test_a_failing_program_is_named(monkeypatch) -> None:
@@ -31,5 +32,5 @@ def test_a_failing_program_is_named(monkeypatch) -> None:
     monkeypatch.setitem(
         revisions.PROGRAMS, "import", "raise SystemExit('no such luck')"
     )
-    with pytest.raises(revisions.ProgramFailedError, match="no such luck"):
+    with pytest.raises(ChildFailedError, match="no such luck"):
         main([str(ROOT), "--only", "import", "--rounds", "1"])

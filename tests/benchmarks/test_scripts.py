@@ -59,7 +59,7 @@ def test_the_stages_of_a_retrieval_are_timed() -> None:
     assert first.startswith("50 facts; device: ")
     (row,) = [x for x in lines if x.strip().startswith("k10")]
     assert len(row.split()) == 1 + len(names["STAGES"]) + 1
-    raised = raise_kernel(names["operators"]())
+    raised = raise_kernel(names["make_operators"]())
     sizes = [len(nest.instructions) for nest in raised.raised]
     assert (sum(sizes), len(sizes), sizes[:3]) == (71, 8, [12, 6, 6])
     assert not raised.refused
@@ -89,7 +89,7 @@ def test_a_database_has_every_cost() -> None:
         assert any(line.strip().startswith(what) for line in lines)
     names = runpy.run_path(str(script))
     n_of_one = names["N_RECIPES"] * names["N_DEVICES"]
-    made = list(islice(names["facts"](10**6), 2 * n_of_one))
+    made = list(islice(names["make_facts"](10**6), 2 * n_of_one))
     assert len({record.id for record in made}) == 2 * n_of_one
     assert len({record.workload for record in made}) == 2
     assert len({record.environment.device.id for record in made}) == names["N_DEVICES"]

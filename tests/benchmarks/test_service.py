@@ -9,15 +9,22 @@ from itertools import islice
 import pytest
 from rich.console import Console
 
-from benchmarks.service import BATCH, Load, facts, key_of, new_batches, report
+from benchmarks.service import (
+    BATCH,
+    Load,
+    make_facts,
+    make_key,
+    make_new_batches,
+    report,
+)
 from feinsum.records import rank
 
 
 def test_facts_are_of_as_many_workloads_as_said():
     """Every workload has four useful facts on two devices."""
-    made = list(facts(8))
+    made = list(make_facts(8))
     assert [record.workload for record in made] == [
-        key_of(k) for k in [0] * 4 + [1] * 4
+        make_key(k) for k in [0] * 4 + [1] * 4
     ]
     assert len({record.id for record in made}) == 8
     assert len(rank(made)) == 8
@@ -26,8 +33,8 @@ def test_facts_are_of_as_many_workloads_as_said():
 
 def test_no_question_of_new_batches_was_asked_before():
     """Not even once all keys were asked for; and every batch is full."""
-    keys = [key_of(k) for k in range(2 * BATCH + 1)]
-    requests = list(islice(new_batches(keys), 6))
+    keys = [make_key(k) for k in range(2 * BATCH + 1)]
+    requests = list(islice(make_new_batches(keys), 6))
     bodies = [json.loads(one.partition(b"\r\n\r\n")[2]) for one in requests]
     asked = [(b["architecture"], key) for b in bodies for key in b["workloads"]]
     assert len(set(asked)) == len(asked) == 6 * BATCH

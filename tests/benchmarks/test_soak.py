@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from benchmarks.soak import Soak, draw, growth, is_steady, report
+from benchmarks.soak import Soak, compute_growth, draw, is_steady, report
 from tests.children import run_python
 
 MIB = 2**20
@@ -24,7 +24,7 @@ STEADY = Soak(
 
 def test_memory_that_stays_has_no_slope():
     """Noise is no growth."""
-    found = growth(STEADY.at_s, STEADY.resident_bytes["worker 1"])
+    found = compute_growth(STEADY.at_s, STEADY.resident_bytes["worker 1"])
     assert abs(found.share) < 0.01
     assert abs(found.bytes_per_hour) < 25 * MIB
     assert is_steady(STEADY, 0.05)
@@ -34,7 +34,7 @@ def test_memory_that_stays_has_no_slope():
 def test_a_leak_is_seen(rate):
     """So many MiB a second are 3600 times as many an hour."""
     leaking = [int((80 + rate * second) * MIB) for second in STEADY.at_s]
-    found = growth(STEADY.at_s, leaking)
+    found = compute_growth(STEADY.at_s, leaking)
     assert found.bytes_per_hour == pytest.approx(3600 * rate * MIB, rel=1e-3)
     assert found.last_bytes - found.first_bytes == pytest.approx(
         60 * rate * MIB, rel=1e-3

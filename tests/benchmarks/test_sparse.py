@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.sparse_problems import PATTERNS
-from benchmarks.sparse_rivals import c_source, downward_source
+from benchmarks.sparse_rivals import write_downward_source, write_upward_source
 from tests.children import run_python
 from tests.docs.pages import ROOT
 from tests.portions import spread
@@ -79,7 +79,7 @@ def test_the_script_of_tensora_reads_what_it_is_given() -> None:
 
 def test_sums_by_hand_are_vectors() -> None:
     """And plain ones are not."""
-    assert "vector_size(32)" in c_source(3, 32, "double", 4)
-    assert "vector_size" not in c_source(3, 32, "double", 1)
-    assert "vector_size(32)" in downward_source(3, 32, "double", 4, "tttp")
-    assert "vector_size" not in downward_source(3, 32, "double", 1, "tttp")
+    assert "vector_size(32)" in write_upward_source(3, 32, "double", 4)
+    assert "vector_size" not in write_upward_source(3, 32, "double", 1)
+    assert "vector_size(32)" in write_downward_source(3, 32, "double", 4, "tttp")
+    assert "vector_size" not in write_downward_source(3, 32, "double", 1, "tttp")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from itertools import islice
 
-from benchmarks.database import N_RECIPES, facts
-from benchmarks.storage import of_answers, of_databases
+from benchmarks.database import N_RECIPES, make_facts
+from benchmarks.storage import measure_answers, measure_databases
 from feinsum.records import to_json
 
 RECORDS = 400
@@ -15,8 +15,8 @@ RECORDS = 400
 def test_no_form_is_smaller_than_it_can_be():
     """Text has every byte of the documents, a database as well; Parquet is packed."""
     options = Namespace(on=["sqlite"], records=RECORDS, url=None)
-    sizes = dict(of_databases(options))
-    documents = sum(len(to_json(fact)) for fact in facts(RECORDS))
+    sizes = dict(measure_databases(options))
+    documents = sum(len(to_json(fact)) for fact in make_facts(RECORDS))
     assert sizes["JSON Lines"] > documents
     assert sizes["SQLite"] > documents
     assert 0 < sizes["Parquet"] < documents
@@ -24,10 +24,10 @@ def test_no_form_is_smaller_than_it_can_be():
 
 def test_an_answer_has_the_facts_of_one_device():
     """Each with its whole document; gzip makes it smaller."""
-    (name, plain), (_, packed) = of_answers()
+    (name, plain), (_, packed) = measure_answers()
     n_facts = int(name.split()[3])
     assert 1 < n_facts <= N_RECIPES
     assert plain > n_facts * min(
-        len(to_json(fact)) for fact in islice(facts(10**6), N_RECIPES)
+        len(to_json(fact)) for fact in islice(make_facts(10**6), N_RECIPES)
     )
     assert packed < plain

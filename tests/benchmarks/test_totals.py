@@ -9,11 +9,11 @@ import opt_einsum
 import pytest
 
 import feinsum
-from benchmarks.totals.calls import run
-from benchmarks.totals.networks import network
+from benchmarks.totals.calls import run_calls
+from benchmarks.totals.networks import run_network
 from benchmarks.totals.processes import Run
 from benchmarks.totals.programs import PROGRAMS
-from benchmarks.totals.summary import Result, WorstCall, overhead_us
+from benchmarks.totals.summary import Result, WorstCall, compute_overhead_us
 from tests.children import run_python
 from tests.portions import spread
 
@@ -29,7 +29,7 @@ def results(program, einsum):
         found.append((subscripts, np.asarray(value)))
         return value
 
-    run(program.calls(tiny=True), compute)
+    run_calls(program.make_calls(tiny=True), compute)
     return found
 
 
@@ -57,7 +57,7 @@ def test_programs_compute_the_same_by_numpy_and_feinsum(name):
 @pytest.mark.parametrize("n", [8, 100])
 def test_networks_can_be_contracted(n):
     """Every index is in two tensors, and intermediates are small."""
-    subscripts, operands = next(network(n))
+    subscripts, operands = next(run_network(n))
     terms = subscripts.removesuffix("->").split(",")
     assert len(terms) == len(operands) == n
     letters = "".join(terms)
@@ -80,7 +80,7 @@ def test_the_worst_call_is_not_the_first_and_has_an_allowance():
     worst = WorstCall.of(found)
     assert worst.subscripts == "call 2"
     assert worst.ratio == pytest.approx(2.8)
-    assert overhead_us(found) == pytest.approx(99.0)
+    assert compute_overhead_us(found) == pytest.approx(99.0)
 
 
 def test_ratios_are_to_the_best_rival():

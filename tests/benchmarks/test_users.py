@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.users import PROGRAMS, main, timed
+from benchmarks.users import PROGRAMS, main, run_script
 
 pytestmark = pytest.mark.usefixtures("usual_calls")
 
@@ -33,13 +33,13 @@ def test_both_ways_compute_the_same(name, capsys):
 def test_a_script_that_fails_says_why(tmp_path):
     """The last line of its traceback."""
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-        timed("1 / 0", tmp_path)
+        run_script("1 / 0", tmp_path)
 
 
 def test_at_most_five_lines_differ():
     for program in PROGRAMS.values():
         plain, ours = (
-            program.text(is_ours=is_ours, is_tiny=False).splitlines()
+            program.write_text(is_ours=is_ours, is_tiny=False).splitlines()
             for is_ours in (False, True)
         )
         assert 1 <= sum(a != b for a, b in zip(plain, ours, strict=True)) <= 5

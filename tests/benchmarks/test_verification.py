@@ -7,13 +7,13 @@ from argparse import Namespace
 
 import pytest
 
-from benchmarks.verification import in_a_process, report
+from benchmarks.verification import report, run_child
 
 
 def test_a_process_tells_the_seconds_of_an_entry() -> None:
     """Of the entries that match, and of none that it begins with."""
     asked = Namespace(only="^divergence_b1_Ni(4|10)$", max_gflop=0.01, target="host")
-    found = in_a_process(asked, "off")
+    found = run_child(asked, "off")
     assert set(found) == {"divergence_b1_Ni10"}
     assert found["divergence_b1_Ni10"] > 0
 

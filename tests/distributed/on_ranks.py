@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 import feinsum
-from benchmarks.papers.schedules import named_plan, named_plans
+from benchmarks.papers.schedules import make_named_plan, make_named_plans
 from feinsum.distributed import Plan, gather, mpi, plan, plan_statements, with_cyclic
 from feinsum.distributed.local import compute_with_numpy, name_outputs
 from feinsum.distributed.mpi import Traffic, run_on_ranks
@@ -81,7 +81,7 @@ def everything() -> dict[str, object]:
         plans[f"{name} planned"] = planned
         plans[f"{name} requested"] = plan_requested(KERNELS[name], SIZE)
         plans[f"{name} dealt"] = with_cyclic(planned, KERNELS[name].indices)
-        for kind, schedule in named_plans(KERNELS[name], processes=SIZE).items():
+        for kind, schedule in make_named_plans(KERNELS[name], processes=SIZE).items():
             plans[f"{name} {kind}"] = schedule
     return {
         case: outcome(made) | {"counted": counted(made)}
@@ -170,7 +170,7 @@ def collectives() -> dict[str, object]:
     mpi._Interpreter._start_message = no_message
     cases = [("3mm", "eindecomp"), ("same twice", "cosma")]
     plans = {
-        f"{name} {kind}": named_plan(kind, KERNELS[name], processes=SIZE)
+        f"{name} {kind}": make_named_plan(kind, KERNELS[name], processes=SIZE)
         for name, kind in cases
     }
     plans |= {dtype: inner_product(dtype, SIZE) for dtype in DTYPES}
@@ -183,7 +183,7 @@ def gpus() -> dict[str, object]:
     """Blocks on GPUs, with messages from their memory, and through the host."""
     sys.modules["cupy"] = gpu_arrays.make_cupy()
     plans = {
-        "3mm": named_plan("eindecomp", KERNELS["3mm"], processes=SIZE),
+        "3mm": make_named_plan("eindecomp", KERNELS["3mm"], processes=SIZE),
         "mttkrp": plan(KERNELS["mttkrp-3-0"], processes=SIZE),
         "sum": inner_product("float32", SIZE),
         "idle": plan(feinsum.einsum("i,i->", *make_vectors(40)), processes=SIZE),

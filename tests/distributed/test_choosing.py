@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from typer.testing import CliRunner
 
 import feinsum
-from benchmarks.papers.schedules import named_plan
+from benchmarks.papers.schedules import make_named_plan
 from feinsum.cli import app
 from feinsum.db import open_store
 from feinsum.distributed import (
@@ -224,7 +224,7 @@ def renamed(plan):
 
 
 NAMED = [
-    named_plan(name, PRODUCT, processes=4) for name in ("cannon", "summa", "pumma")
+    make_named_plan(name, PRODUCT, processes=4) for name in ("cannon", "summa", "pumma")
 ]
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from benchmarks.papers.schedules import named_plan
+from benchmarks.papers.schedules import make_named_plan
 from feinsum.distributed import draw_program, plan, plan_program, rows_of
 from feinsum.distributed.display import build_flow
 from tests.distributed import test_planned
@@ -31,7 +31,7 @@ def test_blocks_fill_their_tensors(name):
 
 def test_copies_are_named_in_their_block():
     """Blocks of Johnson's schedule on 2 x 2 x 2 name the two ranks that need them."""
-    (row,) = rows_of(named_plan("johnson", KERNELS["1mm"], processes=8))
+    (row,) = rows_of(make_named_plan("johnson", KERNELS["1mm"], processes=8))
     first, second, result = row.panels
     assert [block.text for block in first.blocks] == ["0,2", "1,3", "4,6", "5,7"]
     assert [block.text for block in second.blocks] == ["0,4", "1,5", "2,6", "3,7"]

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from benchmarks.papers.schedules import named_plan
+from benchmarks.papers.schedules import make_named_plan
 from feinsum.distributed import plan, with_cyclic
 from feinsum.errors import PlanError
 from tests.children import run_python
@@ -33,9 +33,9 @@ COUNTED = {
     "four devices of eight": plan(PRODUCT, processes=4),
 }
 OTHERS = {
-    "ballard": named_plan("ballard", MTTKRP, processes=8),
-    "johnson": named_plan("johnson", PRODUCT, processes=8),
-    "rows": named_plan(
+    "ballard": make_named_plan("ballard", MTTKRP, processes=8),
+    "johnson": make_named_plan("johnson", PRODUCT, processes=8),
+    "rows": make_named_plan(
         "rows", einsum_of("ijk,kl->ijl", i=48, j=8, k=6, l=4), processes=8
     ),
     "total": plan(einsum_of("ij,ij->", every=16), processes=8),

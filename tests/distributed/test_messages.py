@@ -7,7 +7,7 @@ from itertools import cycle
 
 import pytest
 
-from benchmarks.papers.schedules import named_plan
+from benchmarks.papers.schedules import make_named_plan
 from feinsum.distributed import plan
 from feinsum.distributed.messages import build_phases
 from feinsum.distributed.steps import Free, Transfer
@@ -33,7 +33,7 @@ def test_collectives_of_known_schedules(name, schedule, n, expected):
     made = (
         plan(einsum, processes=n)
         if schedule == "planned"
-        else named_plan(schedule, einsum, processes=n)
+        else make_named_plan(schedule, einsum, processes=n)
     )
     assert kinds(made) == expected
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import feinsum
-from benchmarks.papers.schedules import named_plan
+from benchmarks.papers.schedules import make_named_plan
 from feinsum.distributed import plan, plan_statements, with_cyclic
 from feinsum.distributed.files import create_arrays, read_block, write_block
 from feinsum.distributed.local import compute_with_numpy
@@ -251,7 +251,7 @@ def test_collectives_take_the_place_of_messages(on_three):
     ranks = [rank["collectives"] for rank in on_three]
     for case in ("3mm eindecomp", "same twice cosma"):
         name, kind = case.rsplit(" ", 1)
-        counts = named_plan(kind, KERNELS[name], processes=3).counts
+        counts = make_named_plan(kind, KERNELS[name], processes=3).counts
         assert all(rank[case]["right"] for rank in ranks)
         moved = sum(rank[case]["received"] + rank[case]["reduced"] for rank in ranks)
         assert moved == counts.moved
@@ -312,7 +312,7 @@ def test_a_written_program_computes_the_same(tmp_path, name, schedule, n):
     made = (
         plan(einsum, processes=n)
         if schedule in ("planned", "dealt")
-        else named_plan(schedule, einsum, processes=n)
+        else make_named_plan(schedule, einsum, processes=n)
     )
     made = with_cyclic(made, einsum.indices) if schedule == "dealt" else made
     operands = operands_of(einsum)

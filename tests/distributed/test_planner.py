@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from benchmarks.papers.schedules import named_plans
+from benchmarks.papers.schedules import make_named_plans
 from feinsum.distributed import (
     Distribution,
     GroupSchedule,
@@ -153,7 +153,7 @@ def test_never_above_a_runner_up(name):
     """The slowest process of no named schedule of several processes is faster."""
     for processes in (6, 16):
         found = plan(KERNELS[name], processes=processes).estimate()
-        for other in named_plans(KERNELS[name], processes=processes).values():
+        for other in make_named_plans(KERNELS[name], processes=processes).values():
             estimate = other.estimate()
             if estimate.counts.busy == 1:
                 continue

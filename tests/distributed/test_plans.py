@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import feinsum
-from benchmarks.papers.schedules import named_plans
+from benchmarks.papers.schedules import make_named_plans
 from feinsum.distributed import Plan, plan, with_cyclic, with_processes, with_sizes
 from feinsum.errors import PlanError
 from feinsum.ir import from_text
@@ -35,7 +35,7 @@ def test_results_are_numpys(name):
     for processes in (1, 6, 11):
         assert is_numpys(plan(KERNELS[name], processes=processes))
     for processes in (4, 9):
-        for made in named_plans(KERNELS[name], processes=processes).values():
+        for made in make_named_plans(KERNELS[name], processes=processes).values():
             assert is_numpys(made)
 
 

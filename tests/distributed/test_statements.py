@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.papers.schedules import named_like
+from benchmarks.papers.schedules import replan_by_name
 from feinsum.distributed import (
     Distribution,
     GroupSchedule,
@@ -27,7 +27,7 @@ def test_planned_results_are_numpys(name, processes):
     """Plans of statements give numpy's results and exact counts."""
     made = plan_statements(PROGRAMS[name], processes=processes)
     assert_lawful(made)
-    for other in named_like(made).values():
+    for other in replan_by_name(made).values():
         assert is_numpys(other)
         is_alone = other.counts.busy == 1
         assert is_alone or not other.estimate().is_better_than(made.estimate())

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.papers.schedules import named_plan
+from benchmarks.papers.schedules import make_named_plan
 from feinsum.distributed import (
     Distribution,
     Plan,
@@ -25,7 +25,7 @@ def test_cyclic_indices_move_as_much_as_blocks(name):
     made = (
         plan(einsum, processes=n)
         if name == "planned"
-        else named_plan(name, einsum, processes=n)
+        else make_named_plan(name, einsum, processes=n)
     )
     for indices in ("i", "j", "ijk"):
         dealt = with_cyclic(made, indices)
@@ -36,7 +36,7 @@ def test_cyclic_indices_move_as_much_as_blocks(name):
 
 def test_a_rank_has_every_pth_value():
     """By definition, a rank has every p-th value of operands and results."""
-    made = named_plan("summa", einsum_of("ij,jk->ik", i=10, j=9, k=8), processes=9)
+    made = make_named_plan("summa", einsum_of("ij,jk->ik", i=10, j=9, k=8), processes=9)
     dealt = with_cyclic(made, "ik")
     for rank in range(9):
         (row, column), block = divmod(rank, 3), range(rank % 3 * 3, rank % 3 * 3 + 3)

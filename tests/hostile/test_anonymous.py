@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.anonymous import DESCRIPTION, asked, fill, probes
+from benchmarks.anonymous import DESCRIPTION, fill, list_probes, send
 from feinsum.db.server.serving import open_serving_store
 from feinsum.service.app import ROUTERS
 from tests.hostile.live import Live
@@ -13,7 +13,7 @@ from tests.service.running import running
 MEMORY = 50 * 2**20
 """The most that all of them together may add to the memory of a worker."""
 
-PROBES = list(probes())
+PROBES = list(list_probes())
 
 REFUSED = {"{} …", "[] …", "1 …", '"" …', '"k-1" …', "[ …", "rows", "extents"}
 
@@ -49,10 +49,10 @@ def test_no_request_takes_much_memory(live):
     """Not even all of them, one after the other."""
     small = [probe for probe in PROBES if probe.name in ("one", "page")]
     for probe in small:  # what is imported once is not of one request
-        assert asked(probe, live.server.port)[0] == 200, probe
+        assert send(probe, live.server.port)[0] == 200, probe
     before = live.most_memory()
     for probe in PROBES:
-        status, n_bytes = asked(probe, live.server.port)
+        status, n_bytes = send(probe, live.server.port)
         assert status in (200, 401, 404, 405, 413, 422), probe
         assert n_bytes < 13 * 10**6
         assert live.most_memory() - before < MEMORY, probe
@@ -61,4 +61,4 @@ def test_no_request_takes_much_memory(live):
 def test_very_many_values_need_a_key(live):
     """A megabyte of short values is refused before it is read as JSON."""
     for probe in [p for p in PROBES if p.name in REFUSED]:
-        assert asked(probe, live.server.port)[0] == 413
+        assert send(probe, live.server.port)[0] == 413

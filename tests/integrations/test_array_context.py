@@ -182,11 +182,11 @@ def test_a_context_chooses_its_device_and_a_clone_keeps_its_options():
 @pytest.mark.usefixtures("_others_warn")
 def test_a_right_hand_side_finds_every_fact():
     """Three operators of products and other functions, and what adds them up."""
-    arrays = rhs.random_arrays(700)
-    expected = rhs.evaluated_by_numpy(**arrays)
+    arrays = rhs.draw_arrays(700)
+    expected = rhs.evaluate_by_numpy(**arrays)
     store = facts_about(OPERATORS)
     context = lazy(store)
-    result = context.to_numpy(rhs.compiled(context, arrays)())
+    result = context.to_numpy(rhs.compile_call(context, arrays)())
     assert np.allclose(result, expected, rtol=1e-11, atol=1e-11)
     found = look_up(context.given[-1], database=store)
     assert not found.raised.refused

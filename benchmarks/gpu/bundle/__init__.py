@@ -1,1 +1,1 @@
-"""Trials that travel: bundles of kernels for GPUs without a network."""
+"""Bundles of compiled kernels, for GPUs on machines without a network."""

@@ -1,4 +1,4 @@
-"""Recipes for a bundle, the most promising ones first."""
+"""The recipes of a bundle, in the order of their expected performance."""
 
 from __future__ import annotations
 
@@ -17,64 +17,65 @@ from feinsum.transforms import (
 from feinsum.tuning.problem import TuningProblem
 
 N_DRAWN = 400
-"""Random configurations to consider, at most."""
+"""Limit of random configurations."""
 N_PREDICTED = 6
-"""Recipes predicted to be the fastest."""
+"""Number of recipes with the best predictions."""
 N_BEST = 3
-"""Recipes of earlier rounds whose neighbours are tried."""
+"""Number of measured recipes whose neighbours are tried."""
 
 
-def candidates(
+def list_candidates(
     problem: TuningProblem, tried: Mapping[TransformSpec, float], architecture: str
 ) -> Iterator[TransformSpec]:
-    """Recipes to try, the most promising ones first; each once.
+    """Yield recipes to try, the most promising ones first, each once.
 
-    Neighbours of the best that were tried; then the recipes predicted to be the fastest
-    on the usual GPU of the architecture; then what the families recommend, and where
-    their searches begin; then random configurations, of each family in turn.
+    First come neighbours of the best measured recipes, then the best predictions for
+    the usual GPU of the architecture, then recommendations and starting points of the
+    families, and then random configurations, of each family in turn.
 
     Args:
-        architecture: such as ``sm_90``; which GPU will run the bundle is unknown.
+        architecture: such as ``sm_90``; the GPU that will run the bundle is unknown.
     """
     families = [
         family
         for family in find_applicable_transforms(problem.workload, "gpu")
         if family.name.startswith("gpu_")
     ]
-    found: dict[TransformSpec, None] = {}
+    specs: dict[TransformSpec, None] = {}
     for spec in sorted(tried, key=tried.__getitem__)[:N_BEST]:
-        found.update(dict.fromkeys(vary(spec, problem)))
+        specs.update(dict.fromkeys(vary(spec, problem)))
     predicted = predict_recipes(
         problem.einsum, problem.sizes, get_usual_gpu(architecture)
     )
-    found.update(dict.fromkeys(one.spec for one in predicted[:N_PREDICTED]))
+    specs.update(dict.fromkeys(recipe.spec for recipe in predicted[:N_PREDICTED]))
     for family in families:
         recommended = islice(list_configurations(family, problem.workload), 1)
         starts = (family.spec(p) for p in family.starts(problem.workload))
-        found.update(dict.fromkeys((*recommended, *starts)))
-    yield from found
+        specs.update(dict.fromkeys((*recommended, *starts)))
+    yield from specs
     rng = random.Random(problem.workload_text)
     for k in range(N_DRAWN):
-        drawn = _drawn(families[k % len(families)], problem, rng)
-        if drawn is not None and drawn not in found:
-            found[drawn] = None
-            yield drawn
+        recipe = _draw_recipe(families[k % len(families)], problem, rng)
+        if recipe is not None and recipe not in specs:
+            specs[recipe] = None
+            yield recipe
 
 
-def _drawn(
+def _draw_recipe(
     family: Transform, problem: TuningProblem, rng: random.Random
 ) -> TransformSpec | None:
     space = family.get_space(problem.workload)
     if space is None:
         return None
-    drawn = {name: rng.choice(values) for name, values in space.items()}
-    return family.spec(drawn) if space.constraint(drawn) is None else None
+    parameters = {name: rng.choice(values) for name, values in space.items()}
+    return family.spec(parameters) if space.constraint(parameters) is None else None
 
 
 def vary(spec: TransformSpec, problem: TuningProblem) -> list[TransformSpec]:
-    """Recipes of the newest version of a family: the same, then with one other value.
+    """Return the recipe in the newest version of its family, and those with one other
+    value.
 
-    The order is random, and the same each time; so a few of them vary all parameters.
+    The order is random but reproducible, so that the first few vary all parameters.
     """
     family = REGISTRY[spec.name, max(v for name, v in REGISTRY if name == spec.name)]
     space = family.get_space(problem.workload)

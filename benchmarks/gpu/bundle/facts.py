@@ -1,4 +1,4 @@
-"""Facts from the results of a bundle's runner on a GPU."""
+"""Import results of a bundle as tuning records."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from feinsum.tuning.trials import N_RECORDED
 
 @dataclass(frozen=True)
 class Imported:
-    """The contents of a file of results.
+    """The imported records, and a summary of the trials.
 
     Attributes:
-        facts: recorded, the best of each workload first.
-        states: how many candidates were tried, wrong, failed or crashed.
+        facts: the recorded ones, the best of each workload first.
+        states: number of candidates that were tried, wrong, failed or crashed.
     """
 
     facts: tuple[TuningRecord, ...]
@@ -42,23 +42,23 @@ class Imported:
 
 
 def import_results(folder: Path, path: Path, store: Store) -> Imported:
-    """Record the best of every workload, with the GPU that it was measured on.
+    """Record the best recipes of every workload, with the identity of the GPU.
 
-    The recipe of the baseline is one of them: nothing says that it is the slowest.
+    The baseline is a candidate, too, because it may be the fastest.
 
     Args:
         folder: the bundle.
         path: the file that the runner wrote.
-        store: where the facts are stored.
+        store: the database.
 
     Raises:
         MeasurementError: if the folder holds no bundle.
         InvalidRecordError: if there are no results, or one is wrong, belongs to another
-            bundle, or has a recipe that this installation does not know.
-        ImplausibleError: if no device can be so fast.
+            bundle, or has an unknown recipe.
+        ImplausibleError: if a time is faster than any device.
     """
     results = _Results(read_bundle(folder))
-    lines = runner.lines_of(path)
+    lines = runner.read_lines(path)
     if not lines:
         raise InvalidRecordError(
             f"{path} has no results; run gpu.sh on a machine with a GPU"
@@ -72,7 +72,7 @@ def import_results(folder: Path, path: Path, store: Store) -> Imported:
                 f"({type(error).__name__}: {error}); expected the results of the "
                 f"trials in {folder}"
             ) from error
-    facts = results.best()
+    facts = results.list_best()
     for fact in facts:
         check_plausible(fact)
     for fact in facts:
@@ -80,8 +80,8 @@ def import_results(folder: Path, path: Path, store: Store) -> Imported:
     return Imported(tuple(facts), Counter(results.states.values()))
 
 
-At: TypeAlias = tuple[int, int]
-"""The numbers of a workload and of one of its candidates."""
+Trial: TypeAlias = tuple[int, int]
+"""Numbers of a workload and of a candidate."""
 
 
 @dataclass(frozen=True)
@@ -89,39 +89,41 @@ class _Results:
     """The results of a bundle.
 
     Attributes:
-        states: how trials ended.
-        errors: of those with right results.
-        finals: facts of candidates that were timed in turns, by their workload.
+        states: of trials.
+        errors: of trials with right results.
+        finals: facts of candidates that were timed in interleaved rounds, by workload.
     """
 
     bundle: Mapping[str, Any]
-    states: dict[At, str] = field(default_factory=dict)
-    errors: dict[At, float] = field(default_factory=dict)
+    states: dict[Trial, str] = field(default_factory=dict)
+    errors: dict[Trial, float] = field(default_factory=dict)
     finals: dict[int, dict[int, TuningRecord]] = field(default_factory=dict)
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """Take a line of the file of results."""
+        """Add a line of the file of results."""
         if line.get("final"):
             self._add_final(line)
         elif line["state"] != "started":
-            at = line["workload"], line["candidate"]
-            self.states[at] = line["state"]
+            trial = line["workload"], line["candidate"]
+            self.states[trial] = line["state"]
             if line["state"] == "tried":
-                self.errors[at] = line["error"]
+                self.errors[trial] = line["error"]
 
     def _add_final(self, line: Mapping[str, Any]) -> None:
-        """Take the times of a candidate, and of the baseline beside it."""
+        """Add the samples of a candidate, and of the baseline in the same rounds."""
         k = line["workload"]
         facts = self.finals.setdefault(k, {})
-        facts[line["candidate"]] = _fact(self.bundle, line)
+        facts[line["candidate"]] = _make_fact(self.bundle, line)
         baseline = self.bundle["workloads"][k]["baseline"]
         error = self.errors.get((k, baseline))
         if error is not None:
-            its = {"candidate": baseline, "samples_s": line["baseline_s"]}
-            facts[baseline] = _fact(self.bundle, {**line, **its, "error": error})
+            baseline_line = {"candidate": baseline, "samples_s": line["baseline_s"]}
+            facts[baseline] = _make_fact(
+                self.bundle, {**line, **baseline_line, "error": error}
+            )
 
-    def best(self) -> list[TuningRecord]:
-        """The fastest of each workload, without those that were wrong later on."""
+    def list_best(self) -> list[TuningRecord]:
+        """Return the fastest of each workload, without those that were wrong later."""
         best = []
         for k, facts in self.finals.items():
             right = [
@@ -134,7 +136,7 @@ class _Results:
         return best
 
 
-def _fact(bundle: Mapping[str, Any], line: Mapping[str, Any]) -> TuningRecord:
+def _make_fact(bundle: Mapping[str, Any], line: Mapping[str, Any]) -> TuningRecord:
     if line["bundle"] != bundle["id"]:
         raise ValueError(f"it belongs to the bundle {line['bundle'][:12]}")
     workload = bundle["workloads"][line["workload"]]
@@ -159,29 +161,29 @@ def _fact(bundle: Mapping[str, Any], line: Mapping[str, Any]) -> TuningRecord:
     baseline = workload["candidates"][workload["baseline"]]["spec"]
     provenance = {"recorded_by": "feinsum.tune.bundle", "baseline": baseline}
     if runner.is_wide(measurement.samples_s):
-        provenance["spread"] = f"{runner.spread(measurement.samples_s):.2f}"
-    environment = _environment(bundle, line["device"], len(measurement.samples_s))
+        provenance["spread"] = f"{runner.compute_spread(measurement.samples_s):.2f}"
+    environment = _make_environment(bundle, line["device"], len(measurement.samples_s))
     return TuningRecord(form.key, form.text, environment, spec, measurement, provenance)
 
 
-def _environment(
-    bundle: Mapping[str, Any], has: Mapping[str, Any], rounds: int
+def _make_environment(
+    bundle: Mapping[str, Any], gpu: Mapping[str, Any], rounds: int
 ) -> Environment:
-    """The GPU's own identity, and the software of either machine."""
-    architecture = "sm_{}{}".format(*has["capability"])
-    clock = f"{has['clock_khz'] // 1000} MHz"
+    """Return the GPU with the software of both machines."""
+    architecture = "sm_{}{}".format(*gpu["capability"])
+    clock = f"{gpu['clock_khz'] // 1000} MHz"
     device = Device(
         platform=CUDA_PLATFORM,
-        name=has["name"],
+        name=gpu["name"],
         vendor="NVIDIA Corporation",
         kind="gpu",
         architecture=architecture,
-        compute_units=has["multiprocessors"],
+        compute_units=gpu["multiprocessors"],
     )
     return Environment(
         device,
-        has["driver"],
-        f"{architecture} {clock}" if has["clock_khz"] else architecture,
-        {**bundle["software"], "cupy": has["cupy"], "python": has["python"]},
+        gpu["driver"],
+        f"{architecture} {clock}" if gpu["clock_khz"] else architecture,
+        {**bundle["software"], "cupy": gpu["cupy"], "python": gpu["python"]},
         {"rounds": rounds, "timer": "cuda-events", "cache": "warm"},
     )

@@ -1,8 +1,9 @@
-"""The folder of a bundle: kernels, and all that it takes to judge them.
+"""The folder of a bundle: kernels, arguments and expected results.
 
-A GPU is often available for minutes, on a machine without a network. So candidates are
-generated and compiled where there is time. The folder says how arguments are drawn, and
-has samples of the expected results; ``runner.py`` verifies and times the kernels.
+A GPU is often available for minutes only, on a machine without a network. Therefore
+kernels are generated and compiled in advance. The bundle describes how arguments are
+drawn, and has samples of the expected results; ``runner.py`` verifies and times the
+kernels.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ Item = TypeVar("Item")
 
 FORMAT = 2
 MOST_BYTES = 20_000_000
-"""Largest bundle, all its files together."""
+"""Limit for all files of a bundle together."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """The contents of a bundle.
+    """A summary of a written bundle.
 
     Attributes:
-        n_candidates: of all workloads.
-        left_out: for each workload with some, recipes that are not in it, and why.
+        n_candidates: total over all workloads.
+        left_out: for each workload, recipes that are not in it, with the reason.
     """
 
     n_workloads: int
@@ -66,12 +67,12 @@ def export_bundle(
 
     Args:
         problems: the workloads, by name.
-        architecture: that is compiled for, such as ``sm_90``; on other GPUs the runner
-            compiles the sources.
-        n_candidates: of each workload, the baseline included.
-        tried: seconds of recipes, by key: they are left out, and the neighbours of the
+        architecture: target of the compiler, such as ``sm_90``; on other GPUs the
+            runner compiles the sources.
+        n_candidates: per workload, including the baseline.
+        tried: seconds of recipes, by key: they are skipped, and the neighbours of the
             best come first.
-        n_processes: that generate and compile; by default one per core.
+        n_processes: number of compiling processes; by default one per core.
         on_workload: called with the number of finished workloads.
 
     Raises:
@@ -95,7 +96,7 @@ def _build(
 ) -> BuiltWorkload:
     name, problem, tried = item
     builder = WorkloadBuilder(architecture)
-    document = {"name": name, **builder.workload(problem, n_candidates, tried)}
+    document = {"name": name, **builder.build(problem, n_candidates, tried)}
     return BuiltWorkload(document, builder.files, builder.left_out)
 
 
@@ -108,12 +109,12 @@ def write_bundle(
     n_processes: int | None = None,
     on_workload: Callable[[int], None] | None = None,
 ) -> Exported:
-    """Write a bundle of the workloads that processes build, one of each item.
+    """Write a bundle, with one workload for each item, built in parallel.
 
     After an error, the folder is empty again.
 
     Args:
-        make: builds a workload; it is pickled.
+        make: builds a workload; must support pickling.
 
     Raises:
         MeasurementError: if the folder is not empty, or the bundle gets too large.
@@ -122,8 +123,8 @@ def write_bundle(
         raise MeasurementError(f"{folder} is not empty; give a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with _processes(n_processes) as pool:
-            built = _reported(pool.map(make, items), on_workload)
+        with _start_processes(n_processes) as pool:
+            built = _report_progress(pool.map(make, items), on_workload)
             workloads, left_out = _write_kernels(folder / "kernels.zip", built)
         _write_document(folder, architecture, workloads)
         n_bytes = sum(path.stat().st_size for path in folder.iterdir())
@@ -137,8 +138,8 @@ def write_bundle(
 
 
 @contextmanager
-def _processes(n: int | None) -> Iterator[ProcessPoolExecutor]:
-    """After an error, they only finish what they have begun."""
+def _start_processes(n: int | None) -> Iterator[ProcessPoolExecutor]:
+    """Start a pool; after an error, its processes only finish the current items."""
     pool = ProcessPoolExecutor(n, get_context("spawn"))
     try:
         yield pool
@@ -146,10 +147,10 @@ def _processes(n: int | None) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
-def _reported(
+def _report_progress(
     built: Iterable[BuiltWorkload], on_workload: Callable[[int], None] | None
 ) -> Iterator[BuiltWorkload]:
-    """The same workloads; calls a function with the number of finished ones."""
+    """Yield the workloads, and report the number of finished ones."""
     for n_built, workload in enumerate(built, start=1):
         yield workload
         if on_workload is not None:
@@ -159,7 +160,8 @@ def _reported(
 def _write_kernels(
     path: Path, built: Iterable[BuiltWorkload]
 ) -> tuple[list[dict[str, Any]], Mapping[str, Mapping[str, str]]]:
-    """Write the files of workloads, each once; their documents, and what is left out.
+    """Write the files of workloads, each once; return the documents, and skipped
+    recipes.
 
     Raises:
         MeasurementError: as soon as the bundle gets too large.
@@ -201,8 +203,8 @@ def _check_size(n_bytes: int) -> None:
         )
 
 
-def results_of(folder: Path, results: Path) -> dict[str, dict[TransformSpec, float]]:
-    """Seconds of what was tried, infinite where it failed, by workload and recipe.
+def read_seconds(folder: Path, results: Path) -> dict[str, dict[TransformSpec, float]]:
+    """Return the seconds of tried recipes, infinite for failures, by workload.
 
     Args:
         results: the file that the runner wrote.
@@ -210,20 +212,20 @@ def results_of(folder: Path, results: Path) -> dict[str, dict[TransformSpec, flo
     Raises:
         MeasurementError: if the folder holds no bundle.
     """
-    found: dict[str, dict[TransformSpec, float]] = {}
+    seconds_by_key: dict[str, dict[TransformSpec, float]] = {}
     workloads = read_bundle(folder)["workloads"]
-    for line in runner.lines_of(results):
+    for line in runner.read_lines(results):
         if line.get("state", "started") == "started":
             continue
         workload = workloads[line["workload"]]
         spec = TransformSpec.parse(workload["candidates"][line["candidate"]]["spec"])
         seconds = float(line.get("seconds", np.inf))
-        found.setdefault(workload["key"], {})[spec] = seconds
-    return found
+        seconds_by_key.setdefault(workload["key"], {})[spec] = seconds
+    return seconds_by_key
 
 
 def read_bundle(folder: Path) -> dict[str, Any]:
-    """The document of a bundle.
+    """Read the document of a bundle.
 
     Raises:
         MeasurementError: if there is none, or another version wrote it.

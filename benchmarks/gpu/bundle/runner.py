@@ -1,14 +1,14 @@
-"""Verifies and times the kernels of a bundle on a GPU.
+"""Verify and time the kernels of a bundle on a GPU.
 
 python3 runner.py FOLDER [--budget SECONDS] [--limit SECONDS] [--jobs N] [--out FILE]
 
-The folder has bundle.json and kernels.zip. This needs Python 3.10 or newer, numpy and
-CuPy, and nothing of feinsum. Kernels with a result are skipped, so the same command
-resumes an interrupted run. Every workload runs in a separate process; a kernel that
-ends its process, or takes too long, costs nothing but itself. The best kernels of a
-workload, of all runs, are timed together at the end. Several processes draw arguments
-and check results, while one of them has the GPU. Exit codes: 0 done, 1 kernels are left
-(mostly because the time ran out), 2 there is no GPU.
+FOLDER has bundle.json and kernels.zip. This requires Python 3.10 or newer, numpy and
+CuPy, but not feinsum. Kernels with a result are skipped, so that the same command
+resumes an interrupted run. Every workload runs in a separate process, so that a kernel
+that crashes or hangs affects no other. The best kernels of a workload, of all runs, are
+timed together at the end. Several processes draw arguments and check results, while one
+of them uses the GPU. Exit codes: 0 finished, 1 kernels are left (mostly because the
+time is over), 2 there is no GPU.
 """
 
 from __future__ import annotations
@@ -34,22 +34,24 @@ from typing import Any
 
 UNFINISHED, NO_GPU, BROKEN_GPU = 1, 2, 3
 START_S = 3.0
-"""From the start of a process to its first kernel: Python, CuPy and a context."""
+"""Time from the start of a process to its first kernel: Python, CuPy and a context."""
 LAST_S = 10.0
-"""For the last kernel of a process, and to time the best; then the process is ended."""
-PATIENCE_S = 10.0
-"""For a kernel to be compiled, and to run, each."""
+"""Time for the last kernel, and to time the best; then the process is killed."""
+KERNEL_LIMIT_S = 10.0
+"""Limit for the compilation of a kernel, and for its run."""
 MOST_STARTS = 3
-"""Processes in a row without an outcome, after which a workload is given up."""
+"""Number of consecutive processes without an outcome, after which a workload is
+skipped.
+"""
 STOPS = {-signal.SIGHUP, -signal.SIGINT, -signal.SIGTERM}
-"""Exit codes of processes that a user or the system ended."""
+"""Exit codes of processes that a user or the system stopped."""
 ROUNDS, FINALISTS = 20, 6
 WIDE = 0.2
-"""Above this spread over the median, samples are taken once more: clocks change."""
+"""Spread over the median above which sampling is repeated: clocks change."""
 MOST_JOBS = 6
 HEAD_START_S = 1e-4
-"""For which the GPU is kept busy while the host enqueues what is timed: otherwise the
-time of a short kernel is that of its launch.
+"""Duration of a delay on the GPU while the host enqueues the timed kernels: otherwise
+the time of a short kernel would be that of its launch.
 """
 CLOCK_RATE = 13
 """``cudaDevAttrClockRate``, which the properties of CUDA 13 no longer have."""
@@ -79,27 +81,27 @@ def main() -> int:
 
 
 def run_all(bundle: Any, options: Any) -> int:
-    """Every workload that has time left, each in a separate process."""
+    """Run every workload in a separate process, while there is time."""
     end = time.monotonic() + options.budget
     n = len(bundle["workloads"])
     share = max(options.jobs * options.budget / n, START_S)
 
-    def tried(k: int) -> int:
+    def run(k: int) -> int:
         return run_to_end(bundle, k, share, end, options)
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        codes = set(pool.map(tried, range(n)))
+        codes = set(pool.map(run, range(n)))
     if NO_GPU in codes:
         return NO_GPU
     if UNFINISHED in codes:
-        note("kernels are left; run this again to resume")
+        warn("kernels are left; run this again to resume")
         return UNFINISHED
     return 0
 
 
 def run_to_end(bundle: Any, k: int, share: float, end: float, options: Any) -> int:
-    """One workload, in another process after each that crashed."""
-    n_starts, before = 0, progress_of(bundle, k, options.out)
+    """Run a workload, and start another process after each crash."""
+    n_starts, before = 0, read_progress(bundle, k, options.out)
     while not before.is_done:
         left = end - time.monotonic() - LAST_S
         if left < START_S:
@@ -107,22 +109,22 @@ def run_to_end(bundle: Any, k: int, share: float, end: float, options: Any) -> i
         code = run_child(k, min(share, options.limit, left), options)
         if code == NO_GPU:
             return NO_GPU
-        after = progress_of(bundle, k, options.out)
+        after = read_progress(bundle, k, options.out)
         if code in (0, None, *STOPS):
             return 0 if after.is_done else UNFINISHED
         if after.n_lines > before.n_lines and after.started is not None:
-            blame(k, after.started, options.out, code)
-            after = progress_of(bundle, k, options.out)
+            record_crash(k, after.started, options.out, code)
+            after = read_progress(bundle, k, options.out)
         n_starts = n_starts + 1 if after == before else 0
         if n_starts == MOST_STARTS:
-            note(f"workload {k} is given up: its process ended with {code} each time")
+            warn(f"workload {k} is given up: its process ended with {code} each time")
             return UNFINISHED
         before = after
     return 0
 
 
 def run_child(k: int, limit: float, options: Any) -> int | None:
-    """The exit code of a workload's process; None if it was ended at the limit."""
+    """Run the process of a workload; return its exit code, or None at the limit."""
     command = [
         sys.executable,
         __file__,
@@ -141,35 +143,35 @@ def run_child(k: int, limit: float, options: Any) -> int | None:
         return None
 
 
-def lines_of(path: Path) -> list[Any]:
-    """The complete lines of a file of results; none if there is no such file."""
+def read_lines(path: Path) -> list[Any]:
+    """Read the complete lines of a file of results; there are none without the file."""
     if not path.exists():
         return []
-    found: list[Any] = []
+    lines: list[Any] = []
     for line in path.read_text().splitlines():
         try:
-            found.append(json.loads(line))
+            lines.append(json.loads(line))
         except ValueError:
             continue
-    return found
+    return lines
 
 
-def say(out: Path, *lines: Any) -> None:
-    with out.open("a") as file:  # one write, which other processes do not tear
+def append_lines(out: Path, *lines: Any) -> None:
+    with out.open("a") as file:  # one write: lines of other processes stay whole
         file.write("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
 @dataclass
 class Progress:
-    """What the file of results has of a workload.
+    """The outcomes of a workload in the file of results.
 
-    Two are equal if they have the same outcomes.
+    Instances are equal if they have the same outcomes.
 
     Attributes:
-        states: how each candidate ended.
-        seconds: of those that were tried; the first ones, so that the best stay so.
-        timed: candidates that were timed together with others.
-        started: the candidate that was started last, if nothing came after that.
+        states: state of each candidate.
+        seconds: first time of each tried candidate; later ones would change the order.
+        timed: candidates that were timed in interleaved rounds.
+        started: the last candidate, if it has no outcome.
     """
 
     n_candidates: int
@@ -193,13 +195,13 @@ class Progress:
 
     @property
     def missing(self) -> list[int]:
-        """Candidates that have no outcome yet, the baseline first."""
+        """Return the candidates without an outcome, the baseline first."""
         missing = [c for c in range(self.n_candidates) if c not in self.states]
         return sorted(missing, key=lambda c: c != self.baseline)
 
     @property
     def best(self) -> list[int]:
-        """The baseline and the fastest candidates of all starts, if there are both."""
+        """Return the baseline and the fastest candidates of all runs, if both exist."""
         right = [c for c, state in self.states.items() if state == "tried"]
         others = sorted({*right} - {self.baseline}, key=self.seconds.__getitem__)
         is_any = self.baseline in right and others
@@ -214,34 +216,36 @@ class Progress:
         return not self.missing and self.is_timed
 
 
-def progress_of(bundle: Any, k: int, out: Path) -> Progress:
+def read_progress(bundle: Any, k: int, out: Path) -> Progress:
     workload = bundle["workloads"][k]
     progress = Progress(len(workload["candidates"]), workload["baseline"])
-    for line in lines_of(out):
+    for line in read_lines(out):
         if line.get("workload") == k:
             progress.read(line)
     return progress
 
 
-def blame(k: int, c: int, out: Path, code: int | None) -> None:
-    """Write down that a candidate ended its process."""
-    how = f"ended its process with {code}"
+def record_crash(k: int, c: int, out: Path, code: int | None) -> None:
+    """Record that a candidate crashed its process."""
+    reason = f"ended its process with {code}"
     if code == -signal.SIGALRM:
-        how = f"took longer than {PATIENCE_S:g} s"
-    say(out, {"workload": k, "candidate": c, "state": "crashed", "reason": how})
+        reason = f"took longer than {KERNEL_LIMIT_S:g} s"
+    append_lines(
+        out, {"workload": k, "candidate": c, "state": "crashed", "reason": reason}
+    )
 
 
 def run_workload(bundle: Any, k: int, options: Any) -> None:
-    """Try what is missing while there is time, and time the best of all together."""
+    """Try missing candidates while there is time, then time the best together."""
     end = time.monotonic() + options.limit
     try:
         gpu = Gpu(bundle, options.folder, options.out)
     except Exception as error:  # noqa: BLE001  (CuPy has many)
-        note(f"CuPy finds no GPU: {error}")
+        warn(f"CuPy finds no GPU: {error}")
         sys.exit(NO_GPU)
     trials = Trials(gpu, bundle, k, options.out)
     for c in trials.progress.missing:
-        trials.make(c)
+        trials.try_candidate(c)
         trials.keep_best()
         if time.monotonic() > end:
             break
@@ -250,65 +254,67 @@ def run_workload(bundle: Any, k: int, options: Any) -> None:
 
 
 class Trials:
-    """Of the candidates of a workload, in one process.
+    """Trials of the candidates of a workload, in one process.
 
     Attributes:
-        kernels: those that are right, with their errors.
+        kernels: kernels with right results, and their errors.
     """
 
     def __init__(self, gpu: Any, bundle: Any, k: int, out: Path) -> None:
         self.gpu, self.k, self.out = gpu, k, out
         self.workload = bundle["workloads"][k]
-        self.progress = progress_of(bundle, k, out)
+        self.progress = read_progress(bundle, k, out)
         self.case = Case(gpu, bundle["seed"], self.workload)
         self.kernels: dict[int, tuple[Any, float]] = {}
 
-    def make(self, c: int) -> None:
-        """Run a candidate, verify and time it, and write it down."""
-        self.say(c, "started")
+    def try_candidate(self, c: int) -> None:
+        """Run, verify and time a candidate, and record the outcome."""
+        self.record(c, "started")
         try:
-            with patience():
-                kernel = self.gpu.kernel(self.workload["candidates"][c], self.case)
-            with self.gpu.turn(), patience():
-                results = self.case.results(kernel)
-                seconds = min(self.gpu.seconds(kernel) for _ in range(3))
+            with limit_time():
+                kernel = self.gpu.load_kernel(self.workload["candidates"][c], self.case)
+            with self.gpu.reserve(), limit_time():
+                results = self.case.run(kernel)
+                seconds = min(self.gpu.time(kernel) for _ in range(3))
         except GpuError as refusal:
-            self.say(c, "failed", reason=str(refusal)[:500])
+            self.record(c, "failed", reason=str(refusal)[:500])
             if refusal.is_lasting:
                 sys.exit(BROKEN_GPU)
             return
-        off = self.case.error(results)
-        if not off <= self.workload["tolerance"]:
-            self.say(c, "wrong", error=repr(off))
+        error = self.case.compute_error(results)
+        if not error <= self.workload["tolerance"]:
+            self.record(c, "wrong", error=repr(error))
             return
-        self.say(c, "tried", seconds=seconds, error=off)
-        self.kernels[c] = kernel, off
+        self.record(c, "tried", seconds=seconds, error=error)
+        self.kernels[c] = kernel, error
 
-    def say(self, c: int, state: str, **more: Any) -> None:
+    def record(self, c: int, state: str, **more: Any) -> None:
         line = {"workload": self.k, "candidate": c, "state": state, **more}
         self.progress.read(line)
-        say(self.out, line)
+        append_lines(self.out, line)
 
     def keep_best(self) -> None:
-        """Free the temporaries of all others."""
-        kept = {self.workload["baseline"], *self.progress.best}
-        self.kernels = {c: one for c, one in self.kernels.items() if c in kept}
+        """Free the temporaries of all other kernels."""
+        best = {self.workload["baseline"], *self.progress.best}
+        self.kernels = {c: kernel for c, kernel in self.kernels.items() if c in best}
 
     def finish(self) -> None:
-        """Time the best in turns; those of earlier processes are verified again."""
-        chosen, baseline = self.progress.best, self.workload["baseline"]
-        for c in chosen:
+        """Time the best in interleaved rounds; those of earlier runs are verified
+        again.
+        """
+        best, baseline = self.progress.best, self.workload["baseline"]
+        for c in best:
             if c not in self.kernels:
-                self.make(c)
-        kernels = {c: self.kernels[c][0] for c in chosen if c in self.kernels}
+                self.try_candidate(c)
+        kernels = {c: self.kernels[c][0] for c in best if c in self.kernels}
         if baseline not in kernels:
             return
-        with self.gpu.turn():
-            samples = samples_of(self.gpu, kernels)
-        finals = [self.final(c, samples) for c in kernels if c != baseline]
-        say(self.out, *finals)
+        with self.gpu.reserve():
+            samples = sample_in_turns(self.gpu, kernels)
+        finals = [self._make_final(c, samples) for c in kernels if c != baseline]
+        append_lines(self.out, *finals)
 
-    def final(self, c: int, samples: dict[int, list[float]]) -> dict[str, Any]:
+    def _make_final(self, c: int, samples: dict[int, list[float]]) -> dict[str, Any]:
         return {
             "workload": self.k,
             "candidate": c,
@@ -322,59 +328,59 @@ class Trials:
 
 
 @contextmanager
-def patience() -> Iterator[None]:
-    """End this process if what is within takes too long, even if it never returns.
+def limit_time() -> Iterator[None]:
+    """Kill this process if the block takes too long.
 
-    The default of the signal does that in a call of a library, too.
+    The signal has its default action, which also ends calls that never return.
     """
-    signal.setitimer(signal.ITIMER_REAL, PATIENCE_S)
+    signal.setitimer(signal.ITIMER_REAL, KERNEL_LIMIT_S)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def samples_of(gpu: Any, kernels: dict[int, Any]) -> dict[int, list[float]]:
-    """Seconds of kernels in turns; once more if they are wide, as clocks change."""
+def sample_in_turns(gpu: Any, kernels: dict[int, Any]) -> dict[int, list[float]]:
+    """Time kernels in interleaved rounds, twice if the spread is large."""
     for _attempt in range(2):
         samples: dict[int, list[float]] = {c: [] for c in kernels}
         for _round in range(ROUNDS):
             for c, kernel in kernels.items():
-                samples[c].append(gpu.seconds(kernel))
+                samples[c].append(gpu.time(kernel))
         if not any(map(is_wide, samples.values())):
             break
     return samples
 
 
-def note(text: str) -> None:
+def warn(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
-def spread(samples: Sequence[float]) -> float:
+def compute_spread(samples: Sequence[float]) -> float:
     low, _, high = quantiles(samples, n=4)
     return (high - low) / median(samples)
 
 
 def is_wide(samples: Sequence[float]) -> bool:
-    return spread(samples) > WIDE
+    return compute_spread(samples) > WIDE
 
 
 LASTING = ("illegal", "misaligned", "launch failure", "launch timed out", "assert",
            "invalid program counter", "hardware stack", "uncorrectable")  # fmt: skip
-"""Words in the driver's messages after which it refuses everything to a process."""
+"""Words in messages of the driver after which all calls of the process fail."""
 
 
 class GpuError(Exception):
-    """The GPU refuses something; everything from now on if ``is_lasting``."""
+    """The GPU refuses something; ``is_lasting`` if everything from now on."""
 
-    def __init__(self, said: str) -> None:
-        super().__init__(said)
-        text = said.lower()
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        text = message.lower()
         self.is_lasting = any(words in text for words in LASTING)
 
 
 class Gpu:
-    """The first GPU, by CuPy, with the kernels of a folder."""
+    """The first GPU, by CuPy, with the kernels of a bundle."""
 
     def __init__(self, bundle: Any, folder: Path, out: Path) -> None:
         import cupy
@@ -383,16 +389,16 @@ class Gpu:
         self.cupy, self.bundle = cupy, bundle["id"]
         self.lock, self.has_turn = out.with_suffix(".lock"), False
         runtime = cupy.cuda.runtime
-        has = runtime.getDeviceProperties(0)
+        properties = runtime.getDeviceProperties(0)
         version = runtime.driverGetVersion()
         clock_khz = runtime.deviceGetAttribute(CLOCK_RATE, 0)
-        self.capability = 10 * has["major"] + has["minor"]
+        self.capability = 10 * properties["major"] + properties["minor"]
         self.facts = {
-            "name": has["name"].decode(),
-            "capability": [has["major"], has["minor"]],
-            "multiprocessors": has["multiProcessorCount"],
+            "name": properties["name"].decode(),
+            "capability": [properties["major"], properties["minor"]],
+            "multiprocessors": properties["multiProcessorCount"],
             "clock_khz": clock_khz,
-            "memory_bytes": has["totalGlobalMem"],
+            "memory_bytes": properties["totalGlobalMem"],
             "driver": f"{version // 1000}.{version % 1000 // 10}",
             "cupy": cupy.__version__,
             "python": sys.version.split()[0],
@@ -410,10 +416,10 @@ class Gpu:
         self.head_start = np.int64(HEAD_START_S * 1e3 * (clock_khz or 2e6))
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """The GPU for this process alone: nothing else is timed or copied meanwhile.
+    def reserve(self) -> Iterator[None]:
+        """Reserve the GPU: no other process times or copies anything.
 
-        Turns can be nested.
+        It is reentrant.
         """
         if self.has_turn:
             yield
@@ -426,8 +432,8 @@ class Gpu:
             finally:
                 self.has_turn = False
 
-    def kernel(self, candidate: Any, case: Any) -> list[Any]:
-        """The launches of a candidate, ready to be made."""
+    def load_kernel(self, candidate: Any, case: Any) -> list[Any]:
+        """Return the launches of a candidate, with arguments."""
         try:
             module = self._module(candidate)
             extra = {
@@ -435,7 +441,8 @@ class Gpu:
                 for name, (n, dtype) in candidate["temporaries"].items()
             }
             return [
-                self._launch(module, one, case, extra) for one in candidate["launches"]
+                self._launch(module, launch, case, extra)
+                for launch in candidate["launches"]
             ]
         except self.errors as error:
             raise GpuError(str(error)) from error
@@ -463,23 +470,23 @@ class Gpu:
         )
 
     def multiply(self, call: Any, first: Any, second: Any, result: Any) -> None:
-        """Products of matrices by cuBLAS, in the order of its arguments."""
+        """Multiply matrices by cuBLAS, with arguments in its order."""
         import numpy as np
 
         library = importlib.import_module("cupy_backends.cuda.libs.cublas")
         name = "dgemm" if result.dtype == np.float64 else "sgemm"
-        one, zero = (np.full(1, x, result.dtype).ctypes for x in (1, 0))
+        scale, offset = (np.full(1, x, result.dtype).ctypes for x in (1, 0))
         left, right = (first.data.ptr, *call[5:7]), (second.data.ptr, *call[7:9])
         into = result.data.ptr, *call[9:11]
-        n = 3 if call[11] > 1 else 2  # without steps, there is one product
+        n = 3 if call[11] > 1 else 2  # without strides, there is one product
         gemm = getattr(library, name if n == 2 else f"{name}StridedBatched")
         gemm(
-            self.cupy.cuda.device.get_cublas_handle(), *call[:5], one.data,
-            *left[:n], *right[:n], zero.data, *into[:n], *call[11 : 9 + n],
+            self.cupy.cuda.device.get_cublas_handle(), *call[:5], scale.data,
+            *left[:n], *right[:n], offset.data, *into[:n], *call[11 : 9 + n],
         )  # fmt: skip
 
-    def seconds(self, kernel: Any) -> float:
-        """Between two events around all launches."""
+    def time(self, kernel: Any) -> float:
+        """Return the time of all launches, between two events."""
         cuda = self.cupy.cuda
         first, last = cuda.Event(), cuda.Event()
         try:
@@ -495,7 +502,7 @@ class Gpu:
 
 
 class Case:
-    """The arguments of a workload, and its expected results."""
+    """The arguments and expected results of a workload."""
 
     def __init__(self, gpu: Any, seed: int, workload: Any) -> None:
         import numpy as np
@@ -508,63 +515,67 @@ class Case:
             if kind in ("size", "scalar"):
                 self.scalars[name] = np.dtype(dtype).type(shape)
             else:
-                values = drawn(np, rng, kind, dtype, shape)
-                with gpu.turn():
+                values = draw_operand(np, rng, kind, dtype, shape)
+                with gpu.reserve():
                     self.arrays[name] = gpu.cupy.asarray(values)
         for name, dtype, shape, _checks in workload["outputs"]:
             self.arrays[name] = gpu.cupy.empty(tuple(shape), dtype)
 
-    def largest_error(self, kernel: Any) -> float:
-        return self.error(self.results(kernel))
+    def compute_largest_error(self, kernel: Any) -> float:
+        return self.compute_error(self.run(kernel))
 
-    def results(self, kernel: Any) -> list[Any]:
-        """What a kernel writes into poisoned outputs, on the host."""
+    def run(self, kernel: Any) -> list[Any]:
+        """Run a kernel with poisoned outputs, and copy these to the host."""
         arrays = [self.arrays[name] for name, *_ in self.workload["outputs"]]
-        with self.gpu.turn():
+        with self.gpu.reserve():
             for array in arrays:
                 array.data.memset(0xFF, array.nbytes)  # NaN, or -1
-            self.gpu.seconds(kernel)
+            self.gpu.time(kernel)
             return [array.get() for array in arrays]
 
-    def error(self, results: list[Any]) -> float:
-        """Over the checked entries, and a weighted sum of all."""
+    def compute_error(self, results: list[Any]) -> float:
+        """Return the largest error of the checked entries, and of a weighted sum of
+        all.
+        """
         np, worst = self.np, 0.0
         for (*_, checks), result in zip(self.workload["outputs"], results, strict=True):
-            found = result.astype(np.float64)
-            if not np.isfinite(found).all():
+            values = result.astype(np.float64)
+            if not np.isfinite(values).all():
                 return float("inf")
-            total = abs(weighted_sum(np, found) - checks["weighted"])
-            scale = (checks["largest"] or 1.0) * np.sqrt(found.size)
-            worst = max(worst, entries_error(np, checks, found), total / scale)
+            total = abs(compute_weighted_sum(np, values) - checks["weighted"])
+            scale = (checks["largest"] or 1.0) * np.sqrt(values.size)
+            worst = max(worst, compute_entries_error(np, checks, values), total / scale)
         return worst
 
 
-def entries_error(np: Any, checks: Any, result: Any) -> float:
-    """The largest error of the checked entries, relative to the largest of them."""
+def compute_entries_error(np: Any, checks: Any, result: Any) -> float:
+    """Return the largest error of the checked entries, relative to the largest of
+    them.
+    """
     values = np.array(checks["values"])
     flat = result.reshape(-1)
-    off = np.abs(flat[checked(np, flat.size, values.size)] - values)
-    if not np.isfinite(off).all():
+    error = np.abs(flat[choose_checked(np, flat.size, values.size)] - values)
+    if not np.isfinite(error).all():
         return float("inf")
-    return float(off.max()) / (checks["largest"] or 1.0)
+    return float(error.max()) / (checks["largest"] or 1.0)
 
 
-def checked(np: Any, n: int, n_checked: int) -> Any:
-    """Places of the entries of a result that are compared one by one: at most all."""
+def choose_checked(np: Any, n: int, n_checked: int) -> Any:
+    """Return the positions of the checked entries of a result."""
     if n_checked >= n:
         return np.arange(n)
     return np.random.default_rng(n).integers(n, size=n_checked)
 
 
-def drawn(np: Any, rng: Any, kind: str, dtype: str, shape: Any) -> Any:
-    """Entries of an operand; the same as where the bundle was made."""
+def draw_operand(np: Any, rng: Any, kind: str, dtype: str, shape: Any) -> Any:
+    """Draw the entries of an operand, as where the bundle was built."""
     if kind == "integers":
         return rng.integers(1, 10, tuple(shape)).astype(dtype, copy=False)
     return rng.uniform(0.5, 1.5, tuple(shape)).astype(dtype, copy=False)
 
 
-def weights(np: Any, axis: int, n: int) -> Any:
-    """Factors along an axis of a sum in which wrong entries are unlikely to cancel.
+def draw_weights(np: Any, axis: int, n: int) -> Any:
+    """Return factors along an axis, for a sum in which errors are unlikely to cancel.
 
     A weight is the product of one factor for each axis, so that the sum can be computed
     without the result. Its mean square is 1.
@@ -572,10 +583,10 @@ def weights(np: Any, axis: int, n: int) -> Any:
     return np.random.default_rng((axis, n)).uniform(-(3**0.5), 3**0.5, n)
 
 
-def weighted_sum(np: Any, result: Any) -> float:
-    """Of all entries of a result; see :func:`weights`."""
+def compute_weighted_sum(np: Any, result: Any) -> float:
+    """Return the weighted sum of all entries of a result; see :func:`draw_weights`."""
     for axis, n in reversed(list(enumerate(result.shape))):
-        result = result.reshape(-1, n) @ weights(np, axis, n)
+        result = result.reshape(-1, n) @ draw_weights(np, axis, n)
     return float(result.sum())
 
 

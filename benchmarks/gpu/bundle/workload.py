@@ -1,4 +1,4 @@
-"""A workload of a bundle: its kernels, arguments and expected results."""
+"""A workload of a bundle: kernels, arguments and expected results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import opt_einsum
 from pymbolic.mapper.evaluator import evaluate
 
 from benchmarks.gpu.bundle import runner
-from benchmarks.gpu.bundle.candidates import candidates
+from benchmarks.gpu.bundle.candidates import list_candidates
 from feinsum.errors import BuildError, FeinsumError, MeasurementError
 from feinsum.ir import BatchedEinsum
 from feinsum.measure import count_footprint_bytes, count_operations
@@ -35,24 +35,24 @@ from feinsum.transforms import (
 from feinsum.tuning.problem import TuningProblem
 
 N_CHECKED = 512
-"""Entries of a result that are compared one by one."""
+"""Number of entries of a result that are compared."""
 MOST_GATHERED = 1 << 22
-"""Entries of an operand that are copied at a time for them."""
+"""Limit of the entries of an operand that are gathered at a time for them."""
 SEED = 0
 """The seed of :func:`feinsum.measure.cases.make_case`."""
 BASELINE = "gpu_points"
-"""The family whose recommended recipe all others are compared with: an untransformed
-kernel is one work-item on a GPU, which nobody would run.
+"""The family whose recommended recipe is the baseline: an untransformed kernel has one
+work-item on a GPU.
 """
 
 
 @dataclass(frozen=True)
 class BuiltWorkload:
-    """A workload of a bundle.
+    """A workload of a bundle, and the files of its kernels.
 
     Attributes:
         files: sources and cubins, by their names in the archive.
-        left_out: recipes that are not in it, and why.
+        left_out: skipped recipes, with the reason.
     """
 
     document: dict[str, Any]
@@ -66,14 +66,14 @@ class WorkloadBuilder:
 
     Attributes:
         files: sources and cubins, by their names in the archive.
-        left_out: recipes that are not in it, and why.
+        left_out: skipped recipes, with the reason.
     """
 
     architecture: str
     files: dict[str, str | bytes] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
-    def workload(
+    def build(
         self,
         problem: TuningProblem,
         n_candidates: int,
@@ -88,52 +88,52 @@ class WorkloadBuilder:
             )
         others = (
             spec
-            for spec in candidates(problem, tried, self.architecture)
+            for spec in list_candidates(problem, tried, self.architecture)
             if spec != first and spec not in tried
         )
         return {
-            **document_of(problem, case, case.arguments),
+            **describe_workload(problem, case, case.arguments),
             "baseline": 0,
             "candidates": [
-                self.candidate(first, case),
-                *islice(self.buildable(others, case), n_candidates - 1),
+                self.build_candidate(first, case),
+                *islice(self.build_all(others, case), n_candidates - 1),
             ],
         }
 
-    def buildable(
+    def build_all(
         self, specs: Iterable[TransformSpec], case: Case
     ) -> Iterator[dict[str, Any]]:
-        """Those recipes that can be compiled, as launches; notes why others cannot."""
+        """Yield the launches of recipes that compile, and note why others do not."""
         for spec in specs:
             try:
-                yield self.candidate(spec, case)
+                yield self.build_candidate(spec, case)
             except FeinsumError as error:
                 self.left_out[str(spec)] = str(error).splitlines()[0]
 
-    def candidate(self, spec: TransformSpec, case: Case) -> dict[str, Any]:
-        """A recipe as launches.
+    def build_candidate(self, spec: TransformSpec, case: Case) -> dict[str, Any]:
+        """Compile a recipe, and describe its launches.
 
         Raises:
             BuildError: if it cannot be compiled, or spills too much.
             TransformError: if it cannot be applied.
         """
         unit = apply_spec(spec, case.t_unit, case.nest)
-        code = self._generated(unit)
+        code = self._generate(unit)
         scalars = {name: case.arguments[name] for name in code.scalars}
         capability = int(self.architecture.partition("_")[2])
         binary = find_nvrtc().compile(code.source, self.architecture)
         launches = [
-            _launch(launch, binary.log, scalars, spec, capability)
+            _describe_launch(launch, binary.log, scalars, spec, capability)
             for launch in code.launches
         ]
         return {
             "spec": str(spec),
-            "code": self._kept_code(code.source, binary.image),
+            "code": self._store_code(code.source, binary.image),
             "launches": launches,
-            "temporaries": _temporaries(code, scalars),
+            "temporaries": _list_temporaries(code, scalars),
         }
 
-    def _generated(self, unit: lp.TranslationUnit) -> CudaCode:
+    def _generate(self, unit: lp.TranslationUnit) -> CudaCode:
         try:
             return generate_cuda(infer_types(unit.copy(target=CudaTarget())))
         except FeinsumError:
@@ -141,22 +141,22 @@ class WorkloadBuilder:
         except Exception as error:  # Loopy raises errors of many kinds
             raise BuildError(f"Loopy: {type(error).__name__}: {error}") from error
 
-    def _kept_code(self, source: str, image: bytes) -> str:
-        """The name of a source and its cubin."""
+    def _store_code(self, source: str, image: bytes) -> str:
+        """Store a source and its cubin, and return their name."""
         digest = hashlib.sha256(source.encode()).hexdigest()[:24]
-        self.files[f"{digest}.cu"] = standalone(source)
+        self.files[f"{digest}.cu"] = inline_headers(source)
         self.files[f"{digest}.{self.architecture}"] = image
         return digest
 
 
-def _launch(
+def _describe_launch(
     launch: CudaLaunch,
     log: str,
     scalars: Mapping[str, Any],
     spec: TransformSpec,
     capability: int,
 ) -> dict[str, Any]:
-    """The description of a launch.
+    """Describe a launch.
 
     Raises:
         BuildError: if it spills too much, or fits no multiprocessor.
@@ -175,14 +175,14 @@ def _launch(
         "shared_bytes": launch.shared_bytes,
         "registers": figures.registers,
         "occupancy": occupancy,
-        "product": _product(launch, scalars),
+        "product": _describe_product(launch, scalars),
     }
 
 
-def document_of(
+def describe_workload(
     problem: TuningProblem, case: Case, operands: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The description of a workload for a runner, without its kernels.
+    """Describe a workload for the runner, without its kernels.
 
     Args:
         operands: the arrays of the operands of the einsum, by name.
@@ -194,19 +194,21 @@ def document_of(
         "tolerance": max(case.tolerance, float(np.finfo(np.float64).eps)),
         "operations": dict(count_operations(case.einsum, problem.sizes)),
         "footprint_bytes": count_footprint_bytes(case.einsum, problem.sizes),
-        "arguments": list(_arguments(case)),
-        "outputs": list(_outputs(case, operands)),
+        "arguments": list(_list_arguments(case)),
+        "outputs": list(_list_outputs(case, operands)),
     }
 
 
-def standalone(source: str) -> str:
-    """A source that includes no file."""
+def inline_headers(source: str) -> str:
+    """Inline the headers of a source."""
     text = re.sub(r"^\s*#include <.*>\s*$", "", source, flags=re.MULTILINE)
     return "\n".join((HEADERS["stdint.h"], HEADERS["math.h"], text))
 
 
-def _product(launch: CudaLaunch, scalars: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the library is called for in the place of a launch."""
+def _describe_product(
+    launch: CudaLaunch, scalars: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Describe the library call that replaces a launch, if any."""
     product, gemm = launch.product, launch.gemm(scalars)
     if product is None or gemm is None:
         return None
@@ -216,7 +218,7 @@ def _product(launch: CudaLaunch, scalars: Mapping[str, Any]) -> dict[str, Any] |
     }
 
 
-def _temporaries(code: CudaCode, scalars: Mapping[str, Any]) -> dict[str, Any]:
+def _list_temporaries(code: CudaCode, scalars: Mapping[str, Any]) -> dict[str, Any]:
     sizes = {name: int(value) for name, value in scalars.items()}
     return {
         name: (int(np.prod([int(evaluate(n, sizes)) for n in shape])), dtype.str)
@@ -224,8 +226,10 @@ def _temporaries(code: CudaCode, scalars: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _arguments(case: Case) -> Iterator[tuple[str, str, Any, str]]:
-    """Name, dtype, shape or value, and how it is drawn, in the order of the kernel."""
+def _list_arguments(case: Case) -> Iterator[tuple[str, str, Any, str]]:
+    """Yield name, dtype, shape or value, and distribution, in the order of the
+    kernel.
+    """
     for arg in case.t_unit.default_entrypoint.args:
         dtype = arg.dtype.numpy_dtype
         if isinstance(arg, lp.ValueArg):
@@ -243,34 +247,36 @@ def _arguments(case: Case) -> Iterator[tuple[str, str, Any, str]]:
             yield arg.name, dtype.str, shape, kind
 
 
-def _outputs(
+def _list_outputs(
     case: Case, operands: Mapping[str, Any]
 ) -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
-    """Name, dtype, shape, and what is expected of each result."""
+    """Yield name, dtype, shape and expectation of each result."""
     einsum, arguments = case.einsum, case.t_unit.default_entrypoint.arg_dict
     extents = einsum.extents_at(case.sizes)
     shape = tuple(extents[index] for index in einsum.output)
     for name, row in zip(case.nest.outputs, einsum.rows, strict=True):
         arrays = [np.asarray(operands[operand.name]) for operand in row]
         dtype = arguments[name].dtype.numpy_dtype
-        yield name, dtype.str, shape, checks_of(einsum, arrays, shape)
+        yield name, dtype.str, shape, compute_checks(einsum, arrays, shape)
 
 
-def checks_of(
+def compute_checks(
     einsum: BatchedEinsum, arrays: Sequence[Any], shape: tuple[int, ...]
 ) -> dict[str, Any]:
-    """Some entries of a row's result, and a weighted sum of all.
+    """Compute some entries of a row's result, and a weighted sum of all.
 
-    Neither needs the whole result, which takes numpy longer than all else.
+    The whole result is not computed: it would take numpy longer than everything else.
 
     Raises:
         MeasurementError: if an entry is not finite.
     """
-    places = runner.checked(np, prod(shape), N_CHECKED)
-    values = _entries(einsum, arrays, np.unravel_index(places, shape) if shape else ())
+    positions = runner.choose_checked(np, prod(shape), N_CHECKED)
+    values = _compute_entries(
+        einsum, arrays, np.unravel_index(positions, shape) if shape else ()
+    )
     if not np.isfinite(values).all():
         raise MeasurementError(f"the result of {einsum.subscripts} is not finite")
-    weights = [runner.weights(np, axis, n) for axis, n in enumerate(shape)]
+    weights = [runner.draw_weights(np, axis, n) for axis, n in enumerate(shape)]
     terms = [*einsum.inputs, *((index,) for index in einsum.output)]
     weighted = _contract([*arrays, *weights], terms, ())
     return {
@@ -280,21 +286,23 @@ def checks_of(
     }
 
 
-def _entries(
-    einsum: BatchedEinsum, arrays: Sequence[Any], places: Sequence[Any]
+def _compute_entries(
+    einsum: BatchedEinsum, arrays: Sequence[Any], positions: Sequence[Any]
 ) -> Any:
-    """Entries of the result of a row, as numbers in double precision.
+    """Compute entries of the result of a row in double precision.
 
     Args:
-        places: for each index of the result, its values at the entries.
+        positions: for each index of the result, its values at the entries.
     """
-    point, n_entries = "a checked entry", len(places[0]) if places else 1
-    at = dict(zip(einsum.output, places, strict=True))
+    point, n_entries = "a checked entry", len(positions[0]) if positions else 1
+    positions_of = dict(zip(einsum.output, positions, strict=True))
     sliced, terms, n_gathered = [], [], 1
     for array, term in zip(arrays, einsum.inputs, strict=True):
-        free = [k for k, index in enumerate(term) if index in at]
-        summed = [k for k, index in enumerate(term) if index not in at]
-        sliced.append((array.transpose(*free, *summed), [at[term[k]] for k in free]))
+        free = [k for k, index in enumerate(term) if index in positions_of]
+        summed = [k for k, index in enumerate(term) if index not in positions_of]
+        sliced.append(
+            (array.transpose(*free, *summed), [positions_of[term[k]] for k in free])
+        )
         terms.append((*[point][: len(free)], *(term[k] for k in summed)))
         n_gathered = max(n_gathered, prod(array.shape[k] for k in summed))
     step = max(1, MOST_GATHERED // n_gathered)
@@ -302,7 +310,7 @@ def _entries(
         np.atleast_1d(_contract(
             [array[tuple(p[start : start + step] for p in free)]
              for array, free in sliced],
-            terms, (point,) if places else (),
+            terms, (point,) if positions else (),
         ))
         for start in range(0, n_entries, step)
     ])  # fmt: skip
@@ -311,11 +319,11 @@ def _entries(
 def _contract(
     arrays: Sequence[Any], terms: Sequence[Sequence[str]], output: Sequence[str]
 ) -> Any:
-    """An einsum of any names, in double precision."""
+    """Compute an einsum over arbitrary index names in double precision."""
     number: dict[str, int] = {}
     for index in chain.from_iterable(terms):
         number.setdefault(index, len(number))
-    given: list[Any] = []
+    operands: list[Any] = []
     for array, term in zip(arrays, terms, strict=True):
-        given += [array.astype(np.float64, copy=False), [number[i] for i in term]]
-    return opt_einsum.contract(*given, [number[i] for i in output])
+        operands += [array.astype(np.float64, copy=False), [number[i] for i in term]]
+    return opt_einsum.contract(*operands, [number[i] for i in output])

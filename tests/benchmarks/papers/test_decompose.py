@@ -13,8 +13,8 @@ from constantdict import constantdict
 from benchmarks.papers.decompose import (
     Decomposition,
     Model,
+    count_partitions,
     decompose,
-    n_partitions,
     split_along,
 )
 from benchmarks.papers.program_plans import plan_decomposition
@@ -27,9 +27,9 @@ from tests.programs.random_programs import random_program
 
 def test_partitions_are_counted():
     """3,003 as the paper says; ten at p = 8, of which it lists eight."""
-    assert [n_partitions(*given) for given in ((6, 1024), (3, 8))] == [3003, 10]
+    assert [count_partitions(*given) for given in ((6, 1024), (3, 8))] == [3003, 10]
     with pytest.raises(ProgramError, match="powers of two, got 6"):
-        n_partitions(3, 6)
+        count_partitions(3, 6)
 
 
 FIGURE_1 = {(4, 1, 4): 512, (2, 1, 8): 640, (2, 4, 2): 448, (2, 2, 4): 448}
@@ -67,7 +67,7 @@ def test_elimination_is_as_good_as_trying_everything(seed):
 
 def trial(given, p):
     model = Model(given, {})
-    return least_by_trial(model.tables(model.choices(p)))[0]
+    return least_by_trial(model.build_tables(model.list_choices(p)))[0]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.papers.distal import commands
-from benchmarks.papers.schedules import named_plan
+from benchmarks.papers.distal import start_commands
+from benchmarks.papers.schedules import make_named_plan
 from feinsum.errors import PlanError
 from tests.distributed.cases import by_numpy, einsum_of, operands_of
 
@@ -15,7 +15,9 @@ MTTKRP = einsum_of("ijk,ja,ka->ia", i=8, j=8, k=8, a=5)
 
 def on_square(q: int):
     """The first lines of Cannon, PUMMA and SUMMA."""
-    begun = commands(PRODUCT).distribute(["i", "k"], ["io", "ko"], ["ii", "ki"], [q, q])
+    begun = start_commands(PRODUCT).distribute(
+        ["i", "k"], ["io", "ko"], ["ii", "ki"], [q, q]
+    )
     return begun.format("A", "ij->ij").format("B", "jk->jk").format("out", "ik->ik")
 
 
@@ -32,7 +34,7 @@ def turned(q: int, by: list[str]):
 
 
 def johnson(q: int):
-    made = commands(PRODUCT).distribute(
+    made = start_commands(PRODUCT).distribute(
         ["i", "k", "j"], ["io", "ko", "jo"], ["ii", "ki", "ji"], [q, q, q]
     )
     made = made.communicate(["A", "B", "out"], "jo").substitute(["ii", "ki", "ji"])
@@ -40,7 +42,7 @@ def johnson(q: int):
 
 
 def solomonik(q: int, c: int):
-    made = commands(PRODUCT).distribute(
+    made = start_commands(PRODUCT).distribute(
         ["i", "k", "j"], ["io", "ko", "jo"], ["ii", "ki", "ji"], [q, q, c]
     )
     made = made.divide("ji", "jt", "jr", q // c)
@@ -50,7 +52,7 @@ def solomonik(q: int, c: int):
 
 
 def ballard(grid: list[int]):
-    made = commands(MTTKRP).distribute(
+    made = start_commands(MTTKRP).distribute(
         ["i", "j", "k"], ["io", "jo", "ko"], ["ii", "ji", "ki"], grid
     )
     made = made.communicate(["A", "B", "C", "out"], "ko")
@@ -74,7 +76,7 @@ def test_the_tables_of_the_paper(name):
     written, processes = TABLE[name]
     einsum = written.einsum
     made = written.plan()
-    named = named_plan(name, einsum, processes=processes)
+    named = make_named_plan(name, einsum, processes=processes)
     assert made.schedules[0].machine == named.schedules[0].machine
     assert made.schedules[0].axes == named.schedules[0].axes
     assert made.counts == named.counts
@@ -94,7 +96,7 @@ def test_other_kernels_of_the_paper(subscripts, indices, grid, moved):
     """TTV and TTM fetch the small operand, an inner product reduces 7 scalars."""
     einsum = einsum_of(subscripts, every=8)
     outer, inner = [f"{i}o" for i in indices], [f"{i}i" for i in indices]
-    made = commands(einsum).distribute(indices, outer, inner, grid).plan()
+    made = start_commands(einsum).distribute(indices, outer, inner, grid).plan()
     assert made.counts.moved == moved
     operands = operands_of(einsum)
     assert (made.simulate(operands) == by_numpy(einsum, operands)).all()
@@ -102,7 +104,7 @@ def test_other_kernels_of_the_paper(subscripts, indices, grid, moved):
 
 def test_a_product_is_computed_where_it_is_needed():
     """The Khatri-Rao product of MTTKRP as a statement, without messages of its own."""
-    written = commands(MTTKRP).distribute(["i"], ["io"], ["ii"], [4])
+    written = start_commands(MTTKRP).distribute(["i"], ["io"], ["ii"], [4])
     first = written.precompute(["B", "C"], "W").plan()
     assert [str(g) for g in first.groups] == [
         "W[j,a,k] = B[j,a] * C[k,a]",
@@ -114,7 +116,7 @@ def test_a_product_is_computed_where_it_is_needed():
     assert (found == by_numpy(MTTKRP, operands)).all()
 
 
-P = commands(PRODUCT)
+P = start_commands(PRODUCT)
 WRONG = {
     "leaf": (lambda: johnson(2).substitute(["ii", "ki", "ji"], "fe2-0"), "the leaf is"),
     "few": (lambda: johnson(2).plan(processes=7), "needs 8 processes"),
@@ -156,7 +158,7 @@ WRONG = {
     ),
     "product": (lambda: P.precompute(["A"], "W"), "expected operands"),
     "summed": (
-        lambda: commands(einsum_of("ijk,jk,ka->ia", every=4))
+        lambda: start_commands(einsum_of("ijk,jk,ka->ia", every=4))
         .distribute(["j"], ["jo"], ["ji"], [2])
         .precompute(["A", "B"], "W")
         .plan(),

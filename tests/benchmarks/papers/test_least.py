@@ -6,7 +6,7 @@ from math import ceil, prod
 
 import pytest
 
-from benchmarks.papers.least import min_communication
+from benchmarks.papers.least import compute_least_communication
 from feinsum.distributed import groups_of, plan
 from feinsum.distributed.boxes import count_entries
 from feinsum.distributed.steps import Transfer
@@ -35,7 +35,7 @@ def is_passed(step, rank):
 
 def bound_of(made):
     (group,) = made.groups
-    return min_communication(group, made.extents, made.processes)
+    return compute_least_communication(group, made.extents, made.processes)
 
 
 def has_shares(made):
@@ -75,6 +75,6 @@ def test_what_has_one_value_or_one_process_passes_nothing():
     for name, processes in (("total", 8), ("ttv", 1), ("outer", 1)):
         einsum = KERNELS[name]
         (group,) = groups_of(einsum, None, einsum.extents)
-        assert min_communication(group, einsum.extents, processes) == 0
+        assert compute_least_communication(group, einsum.extents, processes) == 0
     (group,) = groups_of(einsum, None, einsum.extents)
-    assert min_communication(group, dict.fromkeys(group.indices, 1), 4) == 0
+    assert compute_least_communication(group, dict.fromkeys(group.indices, 1), 4) == 0

@@ -8,7 +8,7 @@ from math import prod
 
 import pytest
 
-from benchmarks.papers.schedules import cosma_grid, named_plans
+from benchmarks.papers.schedules import choose_cosma_grid, make_named_plans
 from feinsum.distributed import groups_of, plan
 from feinsum.distributed.grids import (
     choose_eindecomp_grids,
@@ -77,7 +77,7 @@ def total(groups, extents, grids) -> float:
 )
 def test_grids_of_cosma(sizes, processes, grid):
     """Cubes where they fit, long sums cut along them, and a few processes idle."""
-    assert cosma_grid(*sizes, processes) == grid
+    assert choose_cosma_grid(*sizes, processes) == grid
 
 
 def random_einsum(rng: random.Random):
@@ -95,7 +95,7 @@ def test_never_above_the_planners_of_both_papers():
     for _ in range(12):
         einsum, processes = random_einsum(rng), rng.choice([2, 3, 6, 7, 8, 16, 31, 64])
         made = plan(einsum, processes=processes)
-        runners = named_plans(einsum, processes=processes, path=made.path)
+        runners = make_named_plans(einsum, processes=processes, path=made.path)
         assert {"deinsum", "eindecomp", "footprint"} <= set(runners)
         for other in runners.values():
             estimate = other.estimate()

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.papers.decompose import decompose
 from benchmarks.papers.program_plans import (
-    named_program_plans,
+    make_program_plans,
     plan_decomposition,
     split_square,
 )
@@ -34,7 +34,7 @@ SPLITS = {"heads": [("WQ", 1)], "tokens": [("X", 0)], "features": [("WQ", 0)]}
 @pytest.mark.parametrize("tokens", [1024, 4096])
 def test_attention_of_a_large_model_moves_less_than_by_any_other_plan(tokens):
     """4096 features, 32 heads of 128, on 8 processes; all counted."""
-    found = named_program_plans(attention(tokens, 4096, 32, 128), 8, SPLITS)
+    found = make_program_plans(attention(tokens, 4096, 32, 128), 8, SPLITS)
     planned = found["planned"].moved
     assert min(one.moved for one in found.values()) == planned
     assert found["heads"].moved / planned >= 1.25
@@ -66,7 +66,7 @@ def test_every_named_plan_computes_the_reference(kind, processes):
         given = p.build()
     arrays = numbers(given)
     expected = evaluate_program(given, arrays)
-    found = named_program_plans(given, processes, splits)
+    found = make_program_plans(given, processes, splits)
     for name, one in found.items():
         assert found["planned"].moved <= one.moved, name
         outputs = one.plan.simulate(arrays)
