@@ -13,7 +13,7 @@ import argparse
 import re
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich import box
@@ -52,11 +52,11 @@ def table_of(results: Mapping[str, Measurement]) -> Table:
     return table
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="", help="einsums whose names match")
     parser.add_argument("--device", help="part of a device's name")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     wanted = {n: e for n, e in EINSUMS.items() if re.search(options.only, n)}
     results = {

@@ -61,12 +61,14 @@ def write_contest(
     after: Mapping[str, Mapping[TransformSpec, float]],
     on_workload: Callable[[int], None] | None = None,
     n_varied: int = 0,
+    n_processes: int | None = None,
 ) -> Exported:
     """Write a contest, those entries first that represent their suites.
 
     Args:
         after: the seconds of further recipes that ran, by key.
         n_varied: variations of each entry's fastest recipe that take part, too.
+        n_processes: that generate and compile; by default one per core.
 
     Raises:
         MeasurementError: if the folder is not empty, or the contest gets too large.
@@ -76,7 +78,14 @@ def write_contest(
         known.setdefault(key, {}).update(seconds)
     make = partial(workload_of, known, architecture, n_varied=n_varied)
     ordered = order_entries(entries)
-    return write_bundle(folder, architecture, make, ordered, on_workload=on_workload)
+    return write_bundle(
+        folder,
+        architecture,
+        make,
+        ordered,
+        n_processes=n_processes,
+        on_workload=on_workload,
+    )
 
 
 def choose_representative(entries: Sequence[Entry], n: int) -> list[Entry]:

@@ -71,7 +71,8 @@ def export_bundle(
         n_candidates: of each workload, the baseline included.
         tried: seconds of recipes, by key: they are left out, and the neighbours of the
             best come first.
-        n_processes: that generate and compile; by default one per core.
+        n_processes: that generate and compile; by default one per core. One is this
+            process.
         on_workload: called with the number of finished workloads.
 
     Raises:
@@ -122,8 +123,8 @@ def write_bundle(
         raise MeasurementError(f"{folder} is not empty; give a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with _processes(n_processes) as pool:
-            built = _reported(pool.map(make, items), on_workload)
+        with _mapped(make, items, n_processes) as made:
+            built = _reported(made, on_workload)
             workloads, left_out = _write_kernels(folder / "kernels.zip", built)
         _write_document(folder, architecture, workloads)
         n_bytes = sum(path.stat().st_size for path in folder.iterdir())
@@ -137,11 +138,21 @@ def write_bundle(
 
 
 @contextmanager
-def _processes(n: int | None) -> Iterator[ProcessPoolExecutor]:
-    """After an error, they only finish what they have begun."""
-    pool = ProcessPoolExecutor(n, get_context("spawn"))
+def _mapped(
+    make: Callable[[Item], BuiltWorkload],
+    items: Sequence[Item],
+    n_processes: int | None,
+) -> Iterator[Iterable[BuiltWorkload]]:
+    """The workloads of the items; a single process would only be started for nothing.
+
+    After an error, processes only finish what they have begun.
+    """
+    if min(len(items), n_processes or len(items)) <= 1:
+        yield map(make, items)
+        return
+    pool = ProcessPoolExecutor(n_processes, get_context("spawn"))
     try:
-        yield pool
+        yield pool.map(make, items)
     finally:
         pool.shutdown(cancel_futures=True)
 
