@@ -145,6 +145,15 @@ def postgresql() -> Iterator[str]:
             server.cleanup()
 
 
+@pytest.fixture(scope="session")
+def command_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The socket of a process from which commands of shells are forked."""
+    from tests.deploy.walk import forked_commands
+
+    with forked_commands(tmp_path_factory.mktemp("commands")) as path:
+        yield path
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Tests and modules live to the end: no search for cycles visits them.
