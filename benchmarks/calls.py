@@ -43,10 +43,10 @@ class Times:
     numpy_s: float
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=200)
-    rounds = parser.parse_args().rounds
+    rounds = parser.parse_args(arguments).rounds
     queue = open_queue()
     print(HEAD)
     for subscripts, shapes in KINDS:

@@ -330,12 +330,12 @@ def report_hard_instances(console: Console, n_rounds: int) -> None:
     console.print(table)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=21, help="samples (default: 21)")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "figures",
                         help="folder of the figures")  # fmt: skip
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     console = Console()
     bars = report_contractions(console, options.rounds)
     growth = report_growth(console, options.rounds)

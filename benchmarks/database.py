@@ -159,7 +159,7 @@ def _open(path: Path) -> None:
     open_store(path).close()
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--records", type=int, default=1_000_000,
                         help="facts in the database (default: 1000000)")  # fmt: skip
@@ -167,7 +167,7 @@ def main() -> None:
                         help="look-ups of each kind (default: 2000)")  # fmt: skip
     parser.add_argument("--folder", type=Path,
                         help="parent of the temporary folder")  # fmt: skip
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         path = Path(folder) / "facts.sqlite"
         rows = list(measure(path, options.records, options.rounds))

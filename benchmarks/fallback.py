@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.console import Console
@@ -48,11 +48,11 @@ def make_table(results: Mapping[str, Measurement]) -> Table:
     return table
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="", help="einsums whose names match")
     parser.add_argument("--device", help="part of a device's name")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     einsums = {n: e for n, e in EINSUMS.items() if re.search(options.only, n)}
     results = {

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 from rich.console import Console
@@ -38,7 +38,7 @@ STDERR = Console(stderr=True)
 Seconds = dict[str, float]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="_b[136]_", help="entries whose names match")
     parser.add_argument(
@@ -49,7 +49,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=1, help="number of samples")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.child:
         task = *options.child, options.max_gflop, options.target
         print(json.dumps(retrieve_entry(*task)))

@@ -14,7 +14,7 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from statistics import geometric_mean
@@ -215,7 +215,7 @@ NEEDS = {"feinsum": "numpy", "numpy": "numpy", "jax": "jax", "torch": "torch",
 """Modules that contenders require; ``compiled`` is torch.compile."""
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="*", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--dtype", nargs="*", default=["float64", "float32"])
@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--without", nargs="*", default=[], choices=list(NEEDS))
     parser.add_argument("--peak", choices=list(NEEDS), help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.peak:
         (name,), (dtype,) = options.only, options.dtype
         print(run_for_peak(options.peak, TASKS[name](options.scale, dtype)))

@@ -15,7 +15,7 @@ import re
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -130,13 +130,11 @@ KERNELS: dict[str, Callable[[], lp.TranslationUnit]] = {
 }
 
 
-def fill_database(path: Path, n_records: int) -> SqlStore:
+def fill_database(
+    path: Path, n_records: int, units: Iterable[lp.TranslationUnit]
+) -> SqlStore:
     """Create a database of many facts, with one for every nest of the kernels."""
-    einsums = {
-        nest.form.einsum
-        for make in KERNELS.values()
-        for nest in raise_kernel(make()).raised
-    }
+    einsums = {nest.form.einsum for unit in units for nest in raise_kernel(unit).raised}
     facts = [fact for e in einsums if (fact := _make_fact(e)) is not None]
     others = (_change_workload(facts[0], k) for k in range(n_records - len(facts)))
     store = open_store(path)
@@ -205,22 +203,23 @@ def _format_ms(milliseconds: float) -> str:
     return f"{milliseconds:.1f}" if milliseconds < 100 else f"{milliseconds:.0f}"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=6, help="samples (default: 6)")
     parser.add_argument("--records", type=int, default=100_000,
                         help="facts in the database (default: 100000)")  # fmt: skip
     parser.add_argument("--only", choices=list(KERNELS), nargs="+",
                         default=list(KERNELS), help="kernels")  # fmt: skip
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore")
     console = Console()
     lp.set_caching_enabled(False)
     with tempfile.TemporaryDirectory() as folder:
-        store = fill_database(Path(folder) / "facts.sqlite", options.records)
+        units = {name: KERNELS[name]() for name in options.only}
+        path = Path(folder) / "facts.sqlite"
+        store = fill_database(path, options.records, units.values())
         console.print(f"{len(store)} facts; device: {open_device().device}")
         times_of = {name: Times() for name in options.only}
-        units = {name: KERNELS[name]() for name in options.only}
         steps = range(options.rounds)
         for _ in track(steps, "rounds", console=STDERR):
             for name, unit in units.items():

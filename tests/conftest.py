@@ -70,6 +70,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("long" if _is_long(config) else "default")
     # A shell has its background jobs ignore Control-C, and tests send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Modules are compiled once: each process of a test would spend a second on them.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     # Idle threads of BLAS spin, and take the cores from other processes of a run.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ["FEINSUM_CACHE_DIR"] = "off"  # no test depends on what ran before it
@@ -140,6 +143,15 @@ def postgresql() -> Iterator[str]:
             yield server.get_uri()
         finally:
             server.cleanup()
+
+
+@pytest.fixture(scope="session")
+def command_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The socket of a process from which commands of shells are forked."""
+    from tests.deploy.walk import forked_commands
+
+    with forked_commands(tmp_path_factory.mktemp("commands")) as path:
+        yield path
 
 
 @pytest.hookimpl(wrapper=True)

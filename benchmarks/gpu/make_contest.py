@@ -60,12 +60,14 @@ def write_contest(
     after: Mapping[str, Mapping[TransformSpec, float]],
     on_workload: Callable[[int], None] | None = None,
     n_varied: int = 0,
+    n_processes: int | None = None,
 ) -> Exported:
     """Write a contest; the representatives of the suites come first.
 
     Args:
         after: seconds of further recipes, by key.
         n_varied: number of variations of each entry's fastest recipe.
+        n_processes: number of compiling processes; by default one per core.
 
     Raises:
         MeasurementError: if the folder is not empty, or the contest gets too large.
@@ -75,7 +77,14 @@ def write_contest(
         seconds_by_key.setdefault(key, {}).update(seconds)
     make = partial(build_workload, seconds_by_key, architecture, n_varied=n_varied)
     ordered = order_entries(entries)
-    return write_bundle(folder, architecture, make, ordered, on_workload=on_workload)
+    return write_bundle(
+        folder,
+        architecture,
+        make,
+        ordered,
+        n_processes=n_processes,
+        on_workload=on_workload,
+    )
 
 
 def choose_representative(entries: Sequence[Entry], n: int) -> list[Entry]:

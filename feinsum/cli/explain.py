@@ -39,7 +39,6 @@ from feinsum.cli.shared.records import (
 )
 from feinsum.cli.shared.user_file import is_file, read_translation_unit
 from feinsum.errors import NotAnEinsumError
-from feinsum.records import MatchLevel
 from feinsum.words import format_count
 
 if TYPE_CHECKING:
@@ -331,6 +330,7 @@ def _explain(t_unit: lp.TranslationUnit, **options: Any) -> tuple[str, dict[str,
     """Explain a kernel, as text and as data."""
     from feinsum import retrieval
     from feinsum.db import looked_up_store
+    from feinsum.records import MatchLevel
 
     try:
         retrieved = retrieval.look_up(t_unit, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tarfile
 from contextlib import nullcontext
 
@@ -23,23 +24,33 @@ pytestmark = [LOOPY_WARNINGS, needs_nvrtc]
 ENTRY = "^divergence_b1_Ni4$"
 
 
-@pytest.fixture
-def run():
-    return lambda *arguments: CliRunner().invoke(app, [*map(str, arguments)])
+def run(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments)])
 
 
-@pytest.fixture
-def built(run, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
     """A pack without wheels, of one entry and one workload; what was said."""
-    (tmp_path / "mine.csv").write_text('einsum,sizes,size\n"ij,j->i",i=n;j=4,n=70\n')
-    monkeypatch.setattr(pack, "SCRIPTS", ("benchmarks/gpu",))
-    options = ("--only", ENTRY, "--suite", tmp_path / "mine.csv", "--trials", 2)
-    said = run("build", tmp_path / "pack", "--no-wheels", *options)
+    folder = tmp_path_factory.mktemp("packs")
+    (folder / "mine.csv").write_text('einsum,sizes,size\n"ij,j->i",i=n;j=4,n=70\n')
+    options = ("--only", ENTRY, "--suite", folder / "mine.csv", "--trials", 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pack, "SCRIPTS", ("benchmarks/gpu",))
+        said = run("build", folder / "pack", "--no-wheels", *options)
     assert said.exit_code == 0, said.output
-    return tmp_path / "pack", said.output
+    return folder / "pack", said.output
 
 
-def test_a_pack_has_all_that_it_takes(built, tmp_path):
+@pytest.fixture
+def results(built):
+    """Where the results of the pack belong; they are gone after a test."""
+    path = built[0] / pack.RESULTS
+    path.parent.mkdir()
+    yield path
+    shutil.rmtree(path.parent)
+
+
+def test_a_pack_has_all_that_it_takes(built):
     """The script, what it runs, kernels of both kinds; the same in one file."""
     folder, said = built
     assert {path.name for path in folder.iterdir()} == {
@@ -49,11 +60,11 @@ def test_a_pack_has_all_that_it_takes(built, tmp_path):
     assert "trials: 2 kernels of 1 workload" in said
     (entry,) = read_bundle(folder / "contest")["workloads"]
     assert (entry["name"], entry["suite"]) == ("divergence_b1_Ni4", "dgfem")
-    with tarfile.open(tmp_path / "pack.tar") as archive:
+    with tarfile.open(folder.with_suffix(".tar")) as archive:
         assert "pack/gpu.sh" in archive.getnames()
 
 
-def test_kernels_that_fail_are_listed_with_the_reason(run, tmp_path, monkeypatch):
+def test_kernels_that_fail_are_listed_with_the_reason(tmp_path, monkeypatch):
     """By the entry and the recipe; others take their place."""
     monkeypatch.setattr("benchmarks.gpu.make_contest.write_bundle", spilling)
     monkeypatch.setattr(pack, "export_bundle", spilling)
@@ -71,11 +82,9 @@ def spilling(folder, *_given, **_options):
     return pack.Exported(1, 0, 0, left_out)
 
 
-def test_results_of_trials_become_facts(run, built, tmp_path):
+def test_results_of_trials_become_facts(built, results, tmp_path):
     """The best of each workload, for the GPU that ran them."""
     folder, _ = built
-    results = folder / pack.RESULTS
-    results.parent.mkdir()
     final_line(folder / "trials", results)
     database = tmp_path / "facts.sqlite"
     said = run("record", folder, "--database", database)
@@ -86,15 +95,16 @@ def test_results_of_trials_become_facts(run, built, tmp_path):
     assert fact.environment.device.name == "G"
 
 
-def test_the_next_pack_tries_what_the_last_one_has_not(run, built, tmp_path):
+def test_the_next_pack_tries_what_the_last_one_has_not(
+    built, results, tmp_path, monkeypatch
+):
     """Neighbours of the best, of the workloads that were tried."""
     folder, _ = built
-    results = folder / pack.RESULTS
-    results.parent.mkdir()
+    monkeypatch.setattr(pack, "SCRIPTS", ("benchmarks/gpu",))
     tried = {"workload": 0, "candidate": 1, "state": "tried", "seconds": 1e-6}
     results.write_text(json.dumps(tried))
     (before,) = read_bundle(folder / "trials")["workloads"]
-    options = ("--suite", tmp_path / "mine.csv", "--suite", "dgfem", "--trials", 3)
+    options = ("--suite", folder.parent / "mine.csv", "--suite", "dgfem", "--trials", 3)
     said = run("build", tmp_path / "next", "--no-wheels", "--only", ENTRY,
                "--after", folder, *options)  # fmt: skip
     assert said.exit_code == 0, said.output
@@ -129,14 +139,14 @@ def test_wheels_are_collected_by_the_interpreter_that_is_named(tmp_path, code):
         (("--only", "nothing"), "would have 0 entries"),
     ],
 )
-def test_a_pack_of_nothing_is_refused(run, tmp_path, options, said):
+def test_a_pack_of_nothing_is_refused(tmp_path, options, said):
     """With what is expected, before anything is compiled."""
     ended = run("build", tmp_path / "pack", "--no-wheels", *options)
     assert ended.exit_code != 0
     assert said in ended.output
 
 
-def test_a_folder_in_use_is_refused(run, tmp_path):
+def test_a_folder_in_use_is_refused(tmp_path):
     """Nothing there is overwritten."""
     (tmp_path / "mine").touch()
     ended = run("build", tmp_path, "--no-wheels")

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from benchmarks import sparse
 from benchmarks.sparse_problems import PATTERNS
 from benchmarks.sparse_rivals import write_downward_source, write_upward_source
-from tests.children import run_python
 from tests.docs.pages import ROOT
 from tests.portions import spread
 
 
-def run(*options: str) -> str:
-    return run_python("benchmarks/sparse.py", "--rounds", "1", *options).stdout
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """Run the script with these options; return what it prints."""
+    monkeypatch.setattr(sparse, "TRIAD_ENTRIES", 10_000)
+
+    def run_with(*options: str) -> str:
+        sparse.main(["--rounds", "1", *options])
+        return capsys.readouterr().out
+
+    return run_with
 
 
 def read_rows(said: str) -> list[dict[str, str]]:
@@ -33,7 +45,9 @@ def read_rows(said: str) -> list[dict[str, str]]:
         1,
     ),
 )
-def test_a_small_run_has_a_row_for_each_entry(only: str, dtype: str) -> None:
+def test_a_small_run_has_a_row_for_each_entry(
+    run: Callable[..., str], only: str, dtype: str
+) -> None:
     """Right results, times of what is installed, a ratio, and the processor."""
     said = run("--only", only, "--scale", "0.0005", "--rank", "16", "--dtype", dtype)
     rows = read_rows(said)
@@ -49,7 +63,9 @@ def test_a_small_run_has_a_row_for_each_entry(only: str, dtype: str) -> None:
 
 
 @pytest.mark.long
-def test_ttmc_and_tttc_are_compared_with_the_unfactorized_nest() -> None:
+def test_ttmc_and_tttc_are_compared_with_the_unfactorized_nest(
+    run: Callable[..., str],
+) -> None:
     """And with how many operations each of them takes."""
     said = run("--only", "ttmc nips|tttc", "--scale", "0.0002", "--rank", "4")
     rows = read_rows(said)

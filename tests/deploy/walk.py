@@ -17,7 +17,15 @@ from tests.deploy import forking
 from tests.docs.pages import ROOT, page
 from tests.service.running import PATIENCE_S, free_port
 
-__all__ = ["SESSIONS", "Step", "differences", "forked_shell", "sessions", "shell"]
+__all__ = [
+    "SESSIONS",
+    "Step",
+    "differences",
+    "forked_commands",
+    "forked_shell",
+    "sessions",
+    "shell",
+]
 
 _SESSION = re.compile(
     r"^\*([^*\n]+)\*\n\n```console\n(.*?)^```$", re.MULTILINE | re.DOTALL
@@ -58,27 +66,33 @@ def shell(folder: Path, **more: str) -> dict[str, str]:
 
 
 @contextmanager
-def forked_shell(folder: Path, **more: str) -> Iterator[dict[str, str]]:
-    """The same, whose commands other than ``serve`` are forked from one process.
+def forked_commands(folder: Path) -> Iterator[Path]:
+    """The socket of a process from which commands are forked.
 
     Each would import for a second; see :mod:`tests.deploy.forking`.
     """
-    environment = shell(folder, **more)
-    program, path = folder / "bin" / "feinsum", folder / "commands.socket"
-    real = program.read_text().partition("exec ")[2]
-    program.write_text(
-        f"#!/bin/sh\nif [ $1 = serve ]; then exec {real}fi\n"
-        f'exec {sys.executable} -S -E {forking.__file__} {path} "$@"\n'
-    )
+    path = folder / "commands.socket"
     command = [sys.executable, "-m", forking.__name__, str(path)]
-    with subprocess.Popen(command, env=environment) as process:
+    with subprocess.Popen(command, env=shell(folder)) as process:
         try:
             deadline = time.monotonic() + PATIENCE_S
             while not path.exists() and time.monotonic() < deadline:
                 time.sleep(0.01)
-            yield environment
+            yield path
         finally:
             process.terminate()
+
+
+def forked_shell(folder: Path, commands: Path, **more: str) -> dict[str, str]:
+    """The same as ``shell``, whose commands other than ``serve`` are forked."""
+    environment = shell(folder, **more)
+    program = folder / "bin" / "feinsum"
+    real = program.read_text().partition("exec ")[2]
+    program.write_text(
+        f"#!/bin/sh\nif [ $1 = serve ]; then exec {real}fi\n"
+        f'exec {sys.executable} -S -E {forking.__file__} {commands} "$@"\n'
+    )
+    return environment
 
 
 def differences(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
-import sys
 from contextlib import chdir
 from pathlib import Path
 
@@ -16,7 +14,8 @@ from typer.testing import CliRunner
 from feinsum.cli import app
 from feinsum.db import open_store
 from tests.db.factories import make_peaks, make_record, make_trial
-from tests.docs.pages import ROOT, fenced, page
+from tests.deploy.walk import forked_shell
+from tests.docs.pages import fenced, page
 
 REFERENCE = "docs/reference/database.md"
 
@@ -31,21 +30,14 @@ NEEDS_SHELL = re.compile(r"[|&;<>$*]")
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
+def environment(tmp_path: Path, command_server: Path) -> dict[str, str]:
     """A folder with a program and with databases of the names on the page."""
     for name, numbers in {"facts": (0, 1), "laptop": (1, 2), "cluster": (3,)}.items():
         with open_store(tmp_path / f"{name}.sqlite") as store:
             store.add_all([make_record(n) for n in numbers])
             store.add_all([make_peaks(), make_trial(numbers[0])])
-    program = tmp_path / "bin" / "feinsum"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m feinsum.cli "$@"\n')
-    program.chmod(0o755)
-    return os.environ | {
-        "FEINSUM_DATABASE": str(tmp_path / "facts.sqlite"),
-        "PATH": f"{program.parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-    }
+    database = {"FEINSUM_DATABASE": str(tmp_path / "facts.sqlite")}
+    return forked_shell(tmp_path, command_server, **database)
 
 
 def succeed(called: list[str], folder: Path, environment: dict[str, str]) -> None:

@@ -11,14 +11,14 @@ import shutil
 import pytest
 
 from feinsum.targets.host.compiler import find_compiler
-from tests.deploy.walk import differences, sessions, shell
+from tests.deploy.walk import differences, forked_shell, sessions
 from tests.service.running import running
 
 SESSIONS = sessions("docs/how-to/team.md")
 
 
 @pytest.fixture
-def machine(tmp_path, monkeypatch):
+def machine(tmp_path, monkeypatch, command_server):
     """Makes a machine: a folder that is its home, with its own cache and database."""
     for name in ("FEINSUM_DATABASE", "FEINSUM_EFFORT", "FEINSUM_VERIFY"):
         monkeypatch.delenv(name, raising=False)
@@ -26,8 +26,9 @@ def machine(tmp_path, monkeypatch):
     def make(name: str):
         home = tmp_path / name
         home.mkdir()
-        return home, shell(
+        return home, forked_shell(
             home,
+            command_server,
             HOME=str(home),
             XDG_DATA_HOME=str(home / "data"),
             FEINSUM_CC=shlex.join(find_compiler().command),

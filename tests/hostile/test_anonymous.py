@@ -13,9 +13,13 @@ from tests.service.running import running
 MEMORY = 50 * 2**20
 """The most that all of them together may add to the memory of a worker."""
 
-PROBES = list(list_probes())
-
 REFUSED = {"{} …", "[] …", "1 …", '"" …', '"k-1" …', "[ …", "rows", "extents"}
+
+
+@pytest.fixture(scope="module")
+def every():
+    """All requests; the plan among their answers takes seconds."""
+    return list(list_probes())
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +33,7 @@ def live(tmp_path_factory):
         yield Live(server, database)
 
 
-def test_every_route_is_asked():
+def test_every_route_is_asked(every):
     """By every method that it has, whether it needs a key or not; the description of
     the service, too.
     """
@@ -40,25 +44,25 @@ def test_every_route_is_asked():
         for method in route.methods
         if method != "HEAD"  # is answered as GET
     }
-    found = {(probe.method, probe.route) for probe in PROBES}
+    found = {(probe.method, probe.route) for probe in every}
     odd = {(method, path) for method, path in found if method in ("HEAD", "PUT")}
     assert found - odd == {*routes, ("GET", DESCRIPTION)}
 
 
-def test_no_request_takes_much_memory(live):
+def test_no_request_takes_much_memory(live, every):
     """Not even all of them, one after the other."""
-    small = [probe for probe in PROBES if probe.name in ("one", "page")]
+    small = [probe for probe in every if probe.name in ("one", "page")]
     for probe in small:  # what is imported once is not of one request
         assert send(probe, live.server.port)[0] == 200, probe
     before = live.most_memory()
-    for probe in PROBES:
+    for probe in every:
         status, n_bytes = send(probe, live.server.port)
         assert status in (200, 401, 404, 405, 413, 422), probe
         assert n_bytes < 13 * 10**6
         assert live.most_memory() - before < MEMORY, probe
 
 
-def test_very_many_values_need_a_key(live):
+def test_very_many_values_need_a_key(live, every):
     """A megabyte of short values is refused before it is read as JSON."""
-    for probe in [p for p in PROBES if p.name in REFUSED]:
+    for probe in [p for p in every if p.name in REFUSED]:
         assert send(probe, live.server.port)[0] == 413

@@ -121,10 +121,15 @@ def test_a_body_that_ends_early_harms_nobody(server):
     assert ask(server, f"/v1/best/{WORKLOAD}")[0] == 200
 
 
-def test_logs_are_json_with_ids_and_without_keys(database, secret, tmp_path):
-    """Wherever a key is put, and right or wrong, no log has it; the id is there."""
+@pytest.fixture(scope="module")
+def ended(database, secret, tmp_path_factory):
+    """What a server that was told to end had logged, and how it ended; what it was
+    asked has keys, right and wrong, wherever one can be put.
+    """
     wrong = make_key("eve", "admin")[0]
-    with running(str(database), tmp_path, log_level="debug") as server:
+    settings = {"log_level": "debug", "demand_every_s": 3600}
+    folder = tmp_path_factory.mktemp("ended")
+    with running(str(database), folder, **settings) as server:
         for key in (secret, wrong):
             ask(server, f"/v1/best/{WORKLOAD}", secret=key)
             ask(server, f"/v1/best/{key}")
@@ -135,8 +140,14 @@ def test_logs_are_json_with_ids_and_without_keys(database, secret, tmp_path):
             f"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Request-ID: from-proxy\r\n"
             f"X-Key: {secret}\r\n\r\n".encode()
         )
-        assert server.end() in ENDED
-        text = server.log.read_text()
+        assert ask(server, "/v1/best/wanted-1")[0] == 404
+        code = server.end()
+        return server.log.read_text(), wrong, code
+
+
+def test_logs_are_json_with_ids_and_without_keys(ended, secret):
+    """Wherever a key is put, and right or wrong, no log has it; the id is there."""
+    text, wrong, _ = ended
     assert secret not in text
     assert wrong not in text
     assert secret.split("_", 2)[2] not in text
@@ -147,10 +158,8 @@ def test_logs_are_json_with_ids_and_without_keys(database, secret, tmp_path):
     assert all({"time", "level", "path", "status", "ms"} <= set(line) for line in asked)
 
 
-def test_the_end_is_graceful(database, secret, tmp_path):
+def test_the_end_is_graceful(ended, database):
     """SIGTERM ends a server, and the misses that it counted are written."""
-    with running(str(database), tmp_path, demand_every_s=3600) as server:
-        assert ask(server, "/v1/best/wanted-1")[0] == 404
-        assert server.end() in ENDED
+    assert ended[-1] in ENDED
     with open_serving_store(database) as store:
         assert "wanted-1" in [demand.workload for demand in store.demands()]

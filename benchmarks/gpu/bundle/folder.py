@@ -72,7 +72,8 @@ def export_bundle(
         n_candidates: per workload, including the baseline.
         tried: seconds of recipes, by key: they are skipped, and the neighbours of the
             best come first.
-        n_processes: number of compiling processes; by default one per core.
+        n_processes: number of compiling processes; by default one per core. One is
+            this process.
         on_workload: called with the number of finished workloads.
 
     Raises:
@@ -123,8 +124,8 @@ def write_bundle(
         raise MeasurementError(f"{folder} is not empty; give a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with _start_processes(n_processes) as pool:
-            built = _report_progress(pool.map(make, items), on_workload)
+        with _map_items(make, items, n_processes) as results:
+            built = _report_progress(results, on_workload)
             workloads, left_out = _write_kernels(folder / "kernels.zip", built)
         _write_document(folder, architecture, workloads)
         n_bytes = sum(path.stat().st_size for path in folder.iterdir())
@@ -138,11 +139,21 @@ def write_bundle(
 
 
 @contextmanager
-def _start_processes(n: int | None) -> Iterator[ProcessPoolExecutor]:
-    """Start a pool; after an error, its processes only finish the current items."""
-    pool = ProcessPoolExecutor(n, get_context("spawn"))
+def _map_items(
+    make: Callable[[Item], BuiltWorkload],
+    items: Sequence[Item],
+    n_processes: int | None,
+) -> Iterator[Iterable[BuiltWorkload]]:
+    """Make the workloads of the items, in a pool of processes or, for one, here.
+
+    After an error, the processes of the pool only finish their current items.
+    """
+    if min(len(items), n_processes or len(items)) <= 1:
+        yield map(make, items)
+        return
+    pool = ProcessPoolExecutor(n_processes, get_context("spawn"))
     try:
-        yield pool
+        yield pool.map(make, items)
     finally:
         pool.shutdown(cancel_futures=True)
 
