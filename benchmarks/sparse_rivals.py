@@ -59,7 +59,7 @@ def _make_csr(problem: Problem) -> Any:
     """Return a matrix in compressed rows; None for a tensor, or without scipy."""
     if not problem.is_mttkrp or problem.tree.order != 2 or find_spec("scipy") is None:
         return None
-    from prepare_scipy.sparse import csr_array
+    from scipy.sparse import csr_array
 
     entries = to_coo(problem.tree)
     return csr_array((entries.values, entries.indices), shape=problem.tree.shape)

@@ -123,9 +123,9 @@ def test_canonicalization_has_tables_and_figures(
     have the bars, and the growth.
     """
     small = {name: family[:6] for name, family in canonicalization.FAMILIES.items()}
-    once = [replace(one, n_copies=1) for one in canonicalization.tccg()]
+    once = [replace(one, n_copies=1) for one in canonicalization.list_tccg()]
     monkeypatch.setattr(canonicalization, "FAMILIES", small)
-    monkeypatch.setattr(canonicalization, "tccg", lambda: once)
+    monkeypatch.setattr(canonicalization, "list_tccg", lambda: once)
     printed_lines = printed(canonicalization.main, "--rounds", 2, "--out", tmp_path)
     lines = [line.strip() for line in printed_lines]
     assert sum(line.startswith("ab") for line in lines) == 48

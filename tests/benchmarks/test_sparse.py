@@ -78,7 +78,7 @@ def test_ttmc_and_tttc_are_compared_with_the_unfactorized_nest(
 @pytest.mark.parametrize("name", PATTERNS)
 def test_patterns_keep_the_lengths_of_their_fibers(name: str) -> None:
     """All numbers of nodes are scaled alike."""
-    tree = PATTERNS[name].tree(0.001, "float64")
+    tree = PATTERNS[name].make_tree(0.001, "float64")
     wanted = PATTERNS[name].profile
     assert tree.order == len(PATTERNS[name].shape)
     assert tree.nnz > 0
