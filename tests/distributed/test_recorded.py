@@ -130,7 +130,7 @@ def test_too_few_runs_are_refused_before_the_first():
 
 def test_a_block_that_needs_too_much_memory_is_not_verified(monkeypatch):
     """A sample that depends on too much memory raises an error."""
-    monkeypatch.setattr("feinsum.distributed.facts.get_free_bytes", lambda: 100)
+    monkeypatch.setattr("feinsum.distributed.facts.get_free_memory_bytes", lambda: 100)
     made = made_of("softmax")
     with pytest.raises(PlanError, match="cannot be verified") as caught:
         record_run(made, make_random_arrays(made), InMemoryStore())
