@@ -46,7 +46,7 @@ def prepare_torch(problem: Problem) -> Callable[[], Array] | None:
     matrix = None if find_spec("torch") is None else _make_csr(problem)
     if matrix is None:
         return None
-    from prepare_torch import from_numpy, sparse_csr_tensor
+    from torch import from_numpy, sparse_csr_tensor
 
     parts = map(from_numpy, (matrix.indptr, matrix.indices, matrix.data))
     matrix_of_torch = sparse_csr_tensor(*parts, size=matrix.shape)
@@ -82,7 +82,7 @@ def prepare_numba(problem: Problem) -> Callable[[], Array] | None:
 
 @cache
 def _compile_numba_kernels() -> tuple[Any, Any]:
-    from prepare_numba import njit, prange
+    from numba import njit, prange
 
     @njit(parallel=True, fastmath=True)
     def matrix(ptr, rows, cols, values, factor, out):  # type: ignore[no-untyped-def]

@@ -25,7 +25,6 @@ from feinsum.distributed.local import (
     call_tuned,
     check_memory,
     compute_with_numpy,
-    get_free_bytes,
     import_tuned_leaf,
     name_outputs,
     run_here,
@@ -40,6 +39,7 @@ from feinsum.distributed.mpi import (
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.storage import get_free_gpu_bytes, is_on_gpu
 from feinsum.errors import PlanError
+from feinsum.free_memory import get_free_memory_bytes
 from feinsum.records import Fleet
 
 ENGINES = ("local", "mpi", "dask")
@@ -148,7 +148,7 @@ class LocalEngine(_EngineInCalls):
         start, plan = perf_counter(), self.plan
         operands = self.semantics.read({} if arrays is None else arrays)
         on_gpu = [array for array in operands.values() if is_on_gpu(array)]
-        free = get_free_gpu_bytes(on_gpu[0]) if on_gpu else get_free_bytes()
+        free = get_free_gpu_bytes(on_gpu[0]) if on_gpu else get_free_memory_bytes()
         # all ranks share the memory of this process
         check_memory(plan, free, n_ranks=plan.processes)
         traffic = [Traffic() for _ in range(plan.processes)]

@@ -31,11 +31,12 @@ from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box
 from feinsum.distributed.groups import Access, Group
-from feinsum.distributed.local import compute_with_numpy, get_free_bytes
+from feinsum.distributed.local import compute_with_numpy
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.program_plan import ProgramPlan, evaluate_block
 from feinsum.distributed.storage import get_slices, make_relative
 from feinsum.errors import FeinsumError, PlanError, WrongResultError
+from feinsum.free_memory import get_free_memory_bytes
 from feinsum.ir import from_text
 from feinsum.programs.key import program_key
 from feinsum.records import BlockCheck, Finding, Fleet, PlanRecord
@@ -327,7 +328,7 @@ def _find_dependencies(
             # one box for all readers: slightly more work, but simpler
             boxes[access.tensor] = tuple(map(_join_ranges, present, needed))
     n_bytes = 8 * sum(prod(map(len, box)) for box in boxes.values())
-    if n_bytes > (available := get_free_bytes()):
+    if n_bytes > (available := get_free_memory_bytes()):
         raise PlanError(
             f"a block of {output} depends on {n_bytes:,} bytes, and {available:,} are "
             "free: it cannot be verified. Record a run with smaller arrays",

@@ -54,13 +54,6 @@ Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of finished leaves, and the total."""
 
 
-def get_free_bytes() -> int:
-    """Return the memory available to this process: of the machine or its container."""
-    from feinsum.tuning.requirements import get_free_memory_bytes
-
-    return get_free_memory_bytes()
-
-
 def check_memory(plan: Plan, available: int, *, n_ranks: int = 1) -> None:
     """Check that a run fits into memory, before anything is allocated.
 

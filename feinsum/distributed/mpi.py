@@ -38,7 +38,6 @@ from feinsum.distributed.local import (
     check_support,
     collect_outputs,
     count_leaves,
-    get_free_bytes,
     import_tuned_leaf,
     name_outputs,
 )
@@ -59,6 +58,7 @@ from feinsum.distributed.storage import (
 )
 from feinsum.errors import FeinsumError, PlanError
 from feinsum.extras import require_extra
+from feinsum.free_memory import get_free_memory_bytes
 from feinsum.words import format_count
 
 T = TypeVar("T")
@@ -141,7 +141,7 @@ def run_on_ranks(
         arrays = check_blocks(plan, blocks, rank)
         like = find_prototype(arrays, f"rank {rank}")
         check_support(plan, semantics, like)
-        free = get_free_bytes() if like is None else get_free_gpu_bytes(like)
+        free = get_free_memory_bytes() if like is None else get_free_gpu_bytes(like)
         check_memory(plan, free)
         return arrays, like
 

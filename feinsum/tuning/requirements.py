@@ -7,15 +7,12 @@ does not fit is refused by name; a tuning that has started cannot exceed its lim
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
-
-import psutil
 
 from feinsum.contraction.paths import find_contraction_steps
 from feinsum.errors import MeasurementError
+from feinsum.free_memory import get_free_memory_bytes
 from feinsum.ir import BatchedEinsum
 from feinsum.measure import count_footprint_bytes, count_operations
 from feinsum.measure.reference import MANY_TIMES
@@ -32,8 +29,6 @@ MAX_SECONDS = 300.0
 """Maximum seconds of one run of the reference and of the untransformed kernel."""
 OPERATIONS_PER_S = 4e9
 """Operations per second: more than an untransformed kernel reaches."""
-
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -99,20 +94,6 @@ def get_memory_limit_bytes() -> int:
     """Return the memory limit of the trial process."""
     # A small limit would fail in imports and compilers rather than in trials.
     return max(MIN_LIMIT_BYTES, int(SHARE * get_free_memory_bytes()))
-
-
-def get_free_memory_bytes() -> int:
-    """Return the free bytes of the machine, or of the container of this process."""
-    # The limit of a container may be below what the machine has free.
-    return int(min([psutil.virtual_memory().available, *_read_group_limits()]))
-
-
-def _read_group_limits() -> list[int]:
-    """Return the memory left by a container's control group, if it has a limit."""
-    with suppress(OSError, ValueError):  # without such a group, or without a limit
-        most = int((_CGROUP / "memory.max").read_text())
-        return [max(0, most - int((_CGROUP / "memory.current").read_text()))]
-    return []
 
 
 def _estimate_product_bytes(einsum: BatchedEinsum, sizes: Mapping[str, int]) -> int:

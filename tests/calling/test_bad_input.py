@@ -74,9 +74,11 @@ def test_an_extent_of_zero_gives_what_numpy_gives(subscripts):
 
 @pytest.mark.parametrize("subscripts", CLASSES)
 def test_extents_of_one_give_what_numpy_gives(subscripts):
-    """All of them, and the first or the last index among longer ones."""
+    """All of them, or one index among longer ones: the first or the last."""
     indices = sorted(set(subscripts) - set(",->"))
-    for ones in (indices, indices[:1], indices[-1:]):
+    number = CLASSES.index(subscripts)
+    some = indices[:1] if number % 2 else indices[-1:]
+    for ones in (indices, some) if number % 3 == 0 else (some,):
         extents = dict.fromkeys(indices, 5) | dict.fromkeys(ones, 1)
         assert_as_numpy(subscripts, *operands(subscripts, extents))
 
@@ -124,11 +126,10 @@ def test_a_result_of_more_entries_than_a_kernel_counts_is_refused():
 
 
 def test_nearly_as_many_entries_as_a_kernel_counts_are_all_read():
-    """The first and the last one, which are all that is not zero; forwards and back."""
+    """The first and the last one, which are all that is not zero."""
     x = np.zeros(2**31 - 2**20 - 1, "i1")  # pages that nobody wrote take no memory
     x[0], x[-1] = 2, 5
     assert call_einsum("i->", x, **HERE) == 7
-    assert np.array_equal(call_einsum("ij->i", x[1:].reshape(2, -1), **HERE), [0, 5])
 
 
 def test_a_nest_of_more_points_than_32_bits_count_is_right():
@@ -138,12 +139,12 @@ def test_a_nest_of_more_points_than_32_bits_count_is_right():
 
 
 def test_sums_of_small_integers_wrap():
-    """A sum of two thousand million terms is numpy's, modulo 2**8.
+    """A sum of twenty million terms, beyond 2**32, is numpy's, modulo 2**8.
 
     C does not say what happens when integers with a sign overflow, and gcc makes wrong
     code of such sums.
     """
-    n, m = 40_000, 50_000
+    n, m = 40_000, 500
     entries = np.random.default_rng(0).integers(-100, 100, n).astype("i1")
     x = np.broadcast_to(entries[:, None], (n, m))
     expected = np.int64((entries.astype("i8") ** 2).sum() * m).astype("i1")

@@ -26,7 +26,7 @@ from tests.distributed.cases import KERNELS, by_numpy, einsum_of, operands_of
 from tests.distributed.engine_contract import check_engine
 from tests.distributed.test_facts import softmax
 
-N = 3
+N = 2
 
 
 @pytest.fixture(scope="module")

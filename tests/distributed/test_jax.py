@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from importlib.util import find_spec
 
 import pytest
@@ -24,34 +25,53 @@ VECTOR = einsum_of("ij,j->i", i=64, j=64)
 
 # plans whose operands and results are in blocks, as JAX has them
 COUNTED = {
-    "product": plan(PRODUCT, processes=8),
-    "mttkrp": plan(MTTKRP, processes=8),
-    "chain": plan(CHAIN, processes=4),
-    "vector": plan(VECTOR, processes=8),
-    "replicated": plan(VECTOR, processes=8, result="replicated"),
-    "stays": plan(VECTOR, processes=8, result=plan(VECTOR, processes=8).starts["B"]),
-    "four devices of eight": plan(PRODUCT, processes=4),
+    "product": partial(plan, PRODUCT, processes=8),
+    "mttkrp": partial(plan, MTTKRP, processes=8),
+    "chain": partial(plan, CHAIN, processes=4),
+    "vector": partial(plan, VECTOR, processes=8),
+    "replicated": partial(plan, VECTOR, processes=8, result="replicated"),
+    "stays": lambda: plan(VECTOR, processes=8, result=start_of_vector()),
+    "four devices of eight": partial(plan, PRODUCT, processes=4),
 }
 OTHERS = {
-    "ballard": make_named_plan("ballard", MTTKRP, processes=8),
-    "johnson": make_named_plan("johnson", PRODUCT, processes=8),
-    "rows": make_named_plan(
-        "rows", einsum_of("ijk,kl->ijl", i=48, j=8, k=6, l=4), processes=8
+    "ballard": partial(make_named_plan, "ballard", MTTKRP, processes=8),
+    "johnson": partial(make_named_plan, "johnson", PRODUCT, processes=8),
+    "rows": partial(
+        make_named_plan,
+        "rows",
+        einsum_of("ijk,kl->ijl", i=48, j=8, k=6, l=4),
+        processes=8,
     ),
-    "total": plan(einsum_of("ij,ij->", every=16), processes=8),
-    "one process": plan(PRODUCT, processes=1),
+    "total": partial(plan, einsum_of("ij,ij->", every=16), processes=8),
+    "one process": partial(plan, PRODUCT, processes=1),
 }
 REFUSED = {
-    "ragged": (plan(einsum_of("ij,jk->ik", every=9), processes=2), "9 values of"),
-    "cyclic": (with_cyclic(COUNTED["product"], ["i"]), "is distributed cyclically"),
-    "too many": (plan(PRODUCT, processes=16), "needs 16 devices; JAX has 8"),
+    "ragged": partial(plan, einsum_of("ij,jk->ik", every=9), processes=2),
+    "cyclic": lambda: with_cyclic(plan(PRODUCT, processes=8), ["i"]),
+    "too many": partial(plan, PRODUCT, processes=16),
 }
+REASONS = {
+    "ragged": "9 values of",
+    "cyclic": "is distributed cyclically",
+    "too many": "needs 16 devices; JAX has 8",
+}
+
+
+def start_of_vector():
+    """The blocks of the vector before the product."""
+    return plan(VECTOR, processes=8).starts["B"]
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
+def plans():
+    """All plans by name, made when the tests run."""
+    makers = COUNTED | OTHERS | REFUSED
+    return {name: make() for name, make in makers.items()}
+
+
+@pytest.fixture(scope="module")
+def outcomes(plans, tmp_path_factory):
     """The outcomes of all plans, by one process with eight devices."""
-    plans = COUNTED | OTHERS | {name: made for name, (made, _) in REFUSED.items()}
     environment = {
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
         "JAX_PLATFORMS": "cpu",
@@ -71,9 +91,9 @@ def test_the_result_is_numpys_where_the_plan_has_it(outcomes, name):
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_xla_moves_what_the_plan_counts(outcomes, name):
+def test_xla_moves_what_the_plan_counts(plans, outcomes, name):
     """XLA gathers what the plan fetches, and adds what it reduces."""
-    counts = COUNTED[name].counts
+    counts = plans[name].counts
     moved = outcomes[name]["moved"]
     assert moved.get("reduce-scatter", 0) == counts.reduced
     kinds = ("all-gather", "all-to-all", "collective-permute")
@@ -81,9 +101,9 @@ def test_xla_moves_what_the_plan_counts(outcomes, name):
     assert "all-reduce" not in moved
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", REASONS)
 def test_what_jax_cannot_express_is_refused(outcomes, name):
-    assert REFUSED[name][1] in outcomes[name]["error"]
+    assert REASONS[name] in outcomes[name]["error"]
 
 
 def test_sparse_operands_are_refused():

@@ -47,36 +47,41 @@ def told(n: int, what: str, **environment: str) -> list[dict]:
 
 
 @pytest.fixture(scope="module")
+def on_four() -> list[dict]:
+    """The outcomes of several jobs on four ranks, started once."""
+    return told(4, "schedules,random,passed,contract,refusals")
+
+
+@pytest.fixture(scope="module")
 def on_three() -> list[dict]:
-    """The outcomes of several jobs on three ranks, started once."""
-    return told(3, "passed,contract,refusals,collectives,gpus")
-
-
-LARGE = [pytest.param(n, marks=pytest.mark.long) for n in (8, 9)]
-"""Numbers of ranks that are simulated in every run, and started in the long ones."""
+    """The outcomes of jobs whose plans for three ranks need collectives alone."""
+    return told(3, "collectives,gpus")
 
 
 @needs_mpi
-@pytest.mark.parametrize("n", [4, *LARGE])
-def test_what_ranks_receive_is_what_was_counted(n):
-    """All kernels and schedules give numpy's result and the predicted counts."""
-    ranks = [rank["everything"] for rank in told(n, "everything")]
+def test_what_ranks_receive_is_what_was_counted(on_four):
+    """Every kernel, and schedules of every kind, give numpy's result and the predicted
+    counts; so do random plans.
+    """
+    ranks = [rank["schedules"] for rank in on_four]
     assert {case.rpartition(" ")[0] for case in ranks[0]} == {*KERNELS}
-    for case in ranks[0]:
-        outcomes = [rank[case] for rank in ranks]
-        assert all(one["right"] for one in outcomes), case
-        for key, count in outcomes[0]["counted"].items():
-            assert sum(one[key] for one in outcomes) == count, (case, key)
+    check_counts(ranks)
+    check_counts([rank["random"] for rank in on_four])
 
 
 @needs_mpi
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "n", [3, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 4, 5, 6, 7, 8, 9))]
-)
-def test_any_plan_runs_on_ranks(n):
-    """Over 500 random plans of 2 to 9 ranks give results and counts as predicted."""
-    ranks = [rank["random"] for rank in told(n, "random")]
-    assert len(ranks[0]) > 63
+    ("n", "job"), [(8, "everything"), (9, "everything"),
+                   *((n, "many random") for n in range(2, 10))],
+)  # fmt: skip
+def test_any_plan_runs_on_ranks(n, job):
+    """All schedules of all kernels, and over 500 random plans of 2 to 9 ranks."""
+    check_counts([rank[job] for rank in told(n, job)])
+
+
+def check_counts(ranks):
+    """Every rank has the right entries, and all together receive what was counted."""
     for case in ranks[0]:
         outcomes = [rank[case] for rank in ranks]
         assert all(one["right"] for one in outcomes), case
@@ -85,17 +90,17 @@ def test_any_plan_runs_on_ranks(n):
 
 
 @needs_mpi
-def test_arrays_on_rank_0_are_cut_and_put_together(on_three):
+def test_arrays_on_rank_0_are_cut_and_put_together(on_four):
     """Arrays scatter and gather; functions give blocks; all ranks raise errors."""
-    ranks = [rank["passed"] for rank in on_three]
+    ranks = [rank["passed"] for rank in on_four]
     assert all(rank["right"] for rank in ranks)
     assert all("expected A, B, C, D" in rank["wrong"] for rank in ranks)
 
 
 @needs_mpi
-def test_ranks_are_an_engine(on_three):
+def test_ranks_are_an_engine(on_four):
     """All ranks pass the contract; rank 0 has the arrays and gets the results."""
-    assert all(rank["contract"]["passed"] for rank in on_three)
+    assert all(rank["contract"]["passed"] for rank in on_four)
 
 
 @needs_mpi
@@ -122,9 +127,9 @@ def test_a_run_with_a_leaf_of_its_own_is_no_fact():
 
 
 @needs_mpi
-def test_what_one_rank_has_wrong_all_ranks_refuse(on_three):
+def test_what_one_rank_has_wrong_all_ranks_refuse(on_four):
     """All ranks refuse what is wrong on one: the digest first, then the blocks."""
-    ranks = [rank["refusals"] for rank in on_three]
+    ranks = [rank["refusals"] for rank in on_four]
     rules = {
         "digest": ["digest"],
         "shape": ["blocks"],
@@ -134,19 +139,19 @@ def test_what_one_rank_has_wrong_all_ranks_refuse(on_three):
         "processes": ["mpi"],
     }
     for case, expected in rules.items():
-        assert [rank[case][0] for rank in ranks] == [expected] * 3, case
+        assert [rank[case][0] for rank in ranks] == [expected] * 4, case
     assert "rank 1 has a different plan than rank 0" in ranks[2]["digest"][1]
     assert "expected shape" in ranks[1]["shape"][1]
     assert "float32" in ranks[1]["dtype"][1]
     assert "rank 1 was given a block of Z" in ranks[0]["unknown"][1]
-    assert "start the program with mpiexec -n 4" in ranks[0]["processes"][1]
+    assert "start the program with mpiexec -n 5" in ranks[0]["processes"][1]
 
 
 @needs_mpi
 @pytest.mark.parametrize("how", ["raises", "killed"])
 def test_a_rank_that_dies_ends_all(how):
     """A rank that dies ends all ranks, with one message."""
-    done = started(4, "tests.distributed.on_ranks", how)
+    done = started(2, "tests.distributed.on_ranks", how)
     assert done.returncode != 0
     if how == "raises":
         assert done.stderr.count("all ranks end") == 1
@@ -182,7 +187,7 @@ def test_ranks_have_one_thread(monkeypatch, given, threads):
 def test_a_plan_runs_from_hdf5_and_zarr(tmp_path, inputs, output):
     """Ranks write HDF5 and Zarr in turns, with cyclic parts and several results."""
     program = PROGRAMS["wanted and read"]
-    made = with_cyclic(plan_statements(program, processes=3), program.extents)
+    made = with_cyclic(plan_statements(program, processes=2), program.extents)
     operands = operands_of(program)
     (tmp_path / "plan.json").write_text(made.to_json())
     shapes = {name: array.shape for name, array in operands.items()}
@@ -193,7 +198,7 @@ def test_a_plan_runs_from_hdf5_and_zarr(tmp_path, inputs, output):
     files = ["--inputs", str(tmp_path / inputs), "--output", str(tmp_path / output)]
     database = str(tmp_path / "facts.sqlite")
     run = ("feinsum.run", str(tmp_path / "plan.json"), *files)
-    done = started(3, *run, FEINSUM_DATABASE=database)
+    done = started(2, *run, FEINSUM_DATABASE=database)
     assert done.returncode == 0, done.stderr
     for name, expected in by_numpy(program, operands).items():
         whole = tuple(map(range, expected.shape))
@@ -291,7 +296,7 @@ def test_files_that_are_wrong_end_all_ranks(tmp_path, wrong, words):
 @pytest.mark.parametrize(("options", "is_error"), [(["--help"], False), ([], True)])
 def test_the_usage_is_printed_once(options, is_error):
     """Every rank parses the same options; rank 0 alone prints what is wrong."""
-    done = started(3, "feinsum.run", *options)
+    done = started(2, "feinsum.run", *options)
     assert (done.returncode != 0) is is_error
     printed = done.stderr if is_error else done.stdout
     assert printed.count("usage: python -m feinsum.run") == 1

@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_refused():
 def test_blocks_that_are_too_large_are_refused_before_the_run(monkeypatch):
     """Blocks that are too large raise an error with the rule ``memory``."""
     made = plan(KERNELS["1mm"], processes=4)
-    monkeypatch.setattr(engines, "get_free_bytes", lambda: 1000)
+    monkeypatch.setattr(engines, "get_free_memory_bytes", lambda: 1000)
     with pytest.raises(PlanError, match=r"take [\d,]+ bytes; 1,000 are free") as caught:
         made.prepare().run(operands_of(KERNELS["1mm"]))
     assert caught.value.rules == ("memory",)

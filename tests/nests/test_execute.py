@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -29,8 +31,13 @@ from tests.nests.networks import (
 from tests.nests.paper import BufferDimension
 from tests.portions import spread
 
-PATHS = {name: list(list_paths(net)) for name, net in KERNELS.items()}
 SMALL = {"tttc": 2, "tucker": 2, "mttkrp-5": 2, "ttmc-4": 2}
+
+
+@cache
+def paths_of(name):
+    """All paths of a network."""
+    return list(list_paths(KERNELS[name]))
 
 
 def operands_for(name, **options):
@@ -49,7 +56,7 @@ def test_any_nest_computes_what_numpy_computes(name):
     rng = np.random.default_rng(7)
     operands = operands_for(name, density=0.3)
     for _ in range(3 if name in SMALL else 8):
-        assert_equal_to_numpy(random_nest(KERNELS[name], rng, PATHS[name]), operands)
+        assert_equal_to_numpy(random_nest(KERNELS[name], rng, paths_of(name)), operands)
 
 
 @pytest.mark.parametrize("name", spread(KERNELS, 9))
@@ -84,7 +91,7 @@ def test_patterns_may_be_ragged(name):
     rng = np.random.default_rng(10)
     for nnz in (0, 1, 2, 10_000):
         operands = operands_for(name, nnz=nnz)
-        assert_equal_to_numpy(random_nest(KERNELS[name], rng, PATHS[name]), operands)
+        assert_equal_to_numpy(random_nest(KERNELS[name], rng, paths_of(name)), operands)
 
 
 @pytest.mark.parametrize(("name", "pairs", "orders", "formula"), FORMULAS)

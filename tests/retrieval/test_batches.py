@@ -143,7 +143,7 @@ def test_the_fastest_form_is_taken(
 def test_forms_are_timed_where_recipes_are_verified(tmp_path, monkeypatch):
     """Whatever is the fastest, it computes the same; nothing is timed twice."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    unit = wrapped("Laplace", "triangle", 3)
+    unit = wrapped("mass", "triangle", 2)
     with use_fresh_memory():
         made = predicted(unit, **TIMED)
         monkeypatch.setattr(verifiers, "COMMAND", ("false",))
@@ -159,7 +159,7 @@ def test_forms_are_timed_where_recipes_are_verified(tmp_path, monkeypatch):
 def test_where_the_loop_is_not_timed_the_einsum_decides(oracle, is_faster):
     """A recipe that is faster than the kernel of its einsum is used; no batch is."""
     oracle.says(kernels="trial-crashed", **{"@": (1.0, 2.0 if is_faster else 0.5)})
-    unit = wrapped("Helmholtz action", "triangle", 1)
+    unit = wrapped("mass", "triangle", 1)
     made = predicted(unit, **TIMED)
     assert bool(made.applied) == is_faster
     assert made.batch == 0

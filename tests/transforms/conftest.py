@@ -1,4 +1,4 @@
-"""Golden files: generated code and loop domains, compared with what is on record."""
+"""Golden files, compared with what is generated; devices that are missing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.transforms.support import device
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -18,6 +20,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what was generated to tests/transforms/golden/",
     )
+
+
+@pytest.fixture(autouse=True)
+def _device_is_there(request: pytest.FixtureRequest) -> None:
+    """A test on a CPU device that is missing is skipped before a kernel is made."""
+    if "cpu" in request.fixturenames:
+        device(request.getfixturevalue("cpu"))
 
 
 @pytest.fixture

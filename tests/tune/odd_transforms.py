@@ -19,12 +19,12 @@ from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.errors import DeviceLostError
+from feinsum.free_memory import get_free_memory_bytes
 from feinsum.ir import BatchedEinsum, SizeParam, Workload, array, einsum
 from feinsum.raising import LoopNest
 from feinsum.records import TransformSpec
 from feinsum.transforms import Parameters, Space, Transform, register
 from feinsum.transforms.plugins import VARIABLE
-from feinsum.tuning.requirements import get_free_memory_bytes
 
 ODD_EXTENT = 13
 TUNED_SIZE = 64

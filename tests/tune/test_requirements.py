@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from feinsum import free_memory
 from feinsum.errors import MeasurementError
 from feinsum.ir import array, einsum
 from feinsum.measure import count_footprint_bytes
@@ -84,7 +85,7 @@ def test_the_need_counts_arrays_and_products():
 
 def test_the_limit_is_a_part_of_what_is_free(monkeypatch, tmp_path):
     """A container has its own memory."""
-    monkeypatch.setattr(requirements, "_CGROUP", tmp_path)
+    monkeypatch.setattr(free_memory, "_CGROUP", tmp_path)
     whole = get_memory_limit_bytes()
     assert whole >= requirements.MIN_LIMIT_BYTES
     (tmp_path / "memory.max").write_text("3000000000\n")

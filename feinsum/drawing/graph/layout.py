@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import floor
-from typing import Literal, TypeAlias
-
-import networkx as nx
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from feinsum.drawing.graph.picture import KINDS, Picture, Vertex
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 PITCH = 40.0
 """Distance of vertices that are 1 apart."""
@@ -86,6 +87,9 @@ def place_vertices(picture: Picture) -> GraphLayout:
     Sweeps from left to right and back move every layer to the mean heights of its
     neighbours; the best sweep is taken.
     """
+    # imported here, as most processes that import this module draw nothing
+    import networkx as nx
+
     layers = list_layers(picture)
     # edges across a layer get a vertex there, so that they do not run through others
     routes = _route_edges(picture, layers)
@@ -145,6 +149,8 @@ def _route_edges(picture: Picture, layers: list[list[int]]) -> list[tuple[int, .
 
 def _make_stack(picture: Picture, layer: list[int]) -> Stack:
     """Group a layer into blocks: the axes of each term are one block."""
+    import networkx as nx
+
     axes = picture.list_kind("axis").intersection(layer)
     chains = nx.Graph(edge for edge in picture.edges if axes.issuperset(edge))
     chains.add_nodes_from(axes)

@@ -79,6 +79,7 @@ def entries(folder: Path) -> int:
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     find_spec("mpi4py") is None or not MPIEXEC.exists(), reason="needs mpiexec"
 )
