@@ -8,8 +8,6 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["get_free_memory_bytes"]
-
 _CGROUP = Path("/sys/fs/cgroup")
 
 
