@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import geometric_mean, median
@@ -73,13 +73,13 @@ class Case:
         return FORMS[self.form](self.shape, self.order)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--cells", type=int, default=2000, help="cells of a mesh")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--orders", type=int, nargs="+", default=[1, 2, 3, 4])
     parser.add_argument("--only", default="", help="a regular expression of cases")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     warnings.simplefilter("ignore")  # of kernels that stay unchanged
     cases = [
         Case(form, cell, order)

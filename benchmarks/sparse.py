@@ -25,7 +25,7 @@ from __future__ import annotations
 import argparse
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import product
@@ -126,7 +126,7 @@ def compute_ratio(seconds: Mapping[str, float]) -> float:
     return min(rivals or [seconds[UNFACTORIZED]]) / seconds[OURS]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default="", help="entries whose names match")
     parser.add_argument("--scale", type=float, default=0.02)
@@ -134,7 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtype", default="float64", choices=sorted(TOLERANCE))
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--tensora", default="", help="Python interpreter with tensora")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     warnings.simplefilter("ignore")
     results: dict[str, Timed] = {}
     rate = measure_triad()
