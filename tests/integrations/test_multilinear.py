@@ -13,6 +13,7 @@ from feinsum.integrations.multilinear import (
     infer_result_shape,
     transpose_einsum,
 )
+from tests.portions import spread
 
 CASES = [
     ("ij,jk->ik", (2, 3), (3, 4)),
@@ -37,10 +38,11 @@ CASES = [
 ]
 ids = [text for text, *_ in CASES]
 cases = pytest.mark.parametrize("case", CASES, ids=ids)
-cases_and_dtypes = pytest.mark.parametrize(
-    ("case", "dtype"),
-    [*((case, float) for case in CASES), *((case, complex) for case in CASES[::4])],
-)
+CASES_AND_DTYPES = [
+    *((case, float) for case in CASES),
+    *((case, complex) for case in CASES[::4]),
+]
+cases_and_dtypes = pytest.mark.parametrize(("case", "dtype"), CASES_AND_DTYPES)
 
 
 def operands_of(shapes, dtype=float):
@@ -207,7 +209,7 @@ class TestJax:
         with module.enable_x64(True):
             yield module
 
-    @cases_and_dtypes
+    @pytest.mark.parametrize(("case", "dtype"), spread(CASES_AND_DTYPES, 8))
     def test_transforms(self, jax, case, dtype):
         """Jit, vmap, and derivatives in both modes, twice."""
         from jax.test_util import check_grads

@@ -578,6 +578,9 @@ def test_functions_of_operators_are_evaluated_after_the_copies(name, stand_in):
         assert ("feinsum_copy(1, " in source) == (changes != {"ahead": False})
         sizes = sizes_of(case.einsum, (37,))
         case.assert_right(unit, [sizes, sizes_of(case.einsum, (150,))], "cuda")
+        # emulation takes most of the time: every kind of copies for one operator only
+        if changes and name != "face mass":
+            continue
         arguments, expected, _ = case._reference(sizes)
         outputs = {out: np.zeros_like(value) for out, value in expected.items()}
         execution = execute_groups(unit, {**arguments, **outputs})
