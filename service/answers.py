@@ -238,7 +238,7 @@ def _choose_fairly(candidates: Iterable[_Candidate]) -> Iterator[_Candidate]:
     n_alike: Counter[tuple[str, str, TransformSpec]] = Counter()
     n_near: Counter[Nearness] = Counter()
 
-    def is_rare(candidate: _Candidate) -> bool:
+    def is_within_limit(candidate: _Candidate) -> bool:
         recorder, record = candidate.fact.recorder, candidate.fact.record
         alike = recorder, record.environment.device.id, record.spec
         n_alike[alike] += 1
@@ -250,7 +250,7 @@ def _choose_fairly(candidates: Iterable[_Candidate]) -> Iterator[_Candidate]:
         return candidate.fact.recorder, device.platform, device.microarchitecture
 
     for _, group in groupby(candidates, key=lambda candidate: candidate.group):
-        kinds = _take_turns(filter(is_rare, group), recorder_and_kind)
+        kinds = _take_turns(filter(is_within_limit, group), recorder_and_kind)
         for candidate in _take_turns(kinds, lambda c: c.fact.recorder):
             n_near[candidate.nearness] += 1
             if n_near[candidate.nearness] <= MAX_FACTS:

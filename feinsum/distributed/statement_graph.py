@@ -68,9 +68,9 @@ class Statements:
 
     @cached_property
     def patterns(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-        """For each sparse tensor the operand with its pattern.
+        """For each sparse tensor, the operand with its pattern, and its axes.
 
-        With it is, for each axis of the operand, the axis of the tensor.
+        These are, for each axis of the operand, the matching axis of the tensor.
         """
         patterns: dict[str, tuple[str, tuple[int, ...]]] = {}
         for group in self.groups:
@@ -84,8 +84,8 @@ class Statements:
                 has_pattern = sorted(access.indices) == sorted(output.indices)
                 if access.tensor in patterns and has_pattern:
                     operand, axes = patterns[access.tensor]
-                    turned = (output.indices.index(access.indices[k]) for k in axes)
-                    patterns[output.tensor] = operand, tuple(turned)
+                    transposed = (output.indices.index(access.indices[k]) for k in axes)
+                    patterns[output.tensor] = operand, tuple(transposed)
         return patterns
 
     @cached_property

@@ -67,9 +67,11 @@ def test_the_example_of_the_readme_runs(tmp_path, environment):
 @pytest.mark.parametrize(
     "name", ["reference/plans", "reference/programs", "explanation/bounds"]
 )
-def test_programs_of_a_page_run(name, tmp_path, monkeypatch):
-    """Its blocks are one program, but for those that ranks of MPI run."""
-    blocks = fenced(page(f"docs/{name}.md"), "python")
+def test_programs_of_a_page_run(name, tmp_path, monkeypatch, capsys):
+    """Its blocks are one program, but for those that ranks of MPI run. What it asserts
+    holds, and the page shows what it prints.
+    """
+    blocks = fenced(text := page(f"docs/{name}.md"), "python")
     program = "\n".join(block for block in blocks if "# mpiexec" not in block)
     monkeypatch.setenv("FEINSUM_DATABASE", str(tmp_path / "facts.sqlite"))
     monkeypatch.setenv("FEINSUM_TRANSFORMS", "")
@@ -77,6 +79,9 @@ def test_programs_of_a_page_run(name, tmp_path, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of Loopy
         exec(program, {"__name__": "__main__"})
+    printed = capsys.readouterr().out.splitlines()
+    assert printed or "assert " in program
+    assert [line for line in printed if line not in text] == []
 
 
 def test_the_example_of_a_transform_works(tmp_path, environment):
