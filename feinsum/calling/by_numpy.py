@@ -106,12 +106,14 @@ class NumpyStepsCall:
             MeasurementError: if the result does not fit into memory.
         """
         # the extension reorders the steps, so that products stay in the cache
-        if self.subscripts is not None and out is None:
-            result = compute(self.subscripts, tuple(arrays), True)
+        if self.subscripts is not None:
+            result = compute(self.subscripts, tuple(arrays), True, out)
             if result is not NotImplemented:
                 return np.asarray(result)  # a sum over all indices gives a scalar
-            # whether it can compute a call depends on the forms of the arrays alone
-            self.subscripts = None
+            # whether it can compute a call depends on the forms of the arrays alone, if
+            # no operand lies in the memory for the result
+            if out is None:
+                self.subscripts = None
         if self._is_direct and out is None:
             return run_plan(self._plan, arrays)
         # the system overcommits: allocation would succeed, and a later write crash

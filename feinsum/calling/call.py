@@ -160,23 +160,25 @@ def call_einsum(
     >>> call_einsum("ij,j", np.eye(2), [3.0, 4.0], database=facts).tolist()
     [3.0, 4.0]
     """
-    are_arrays = out is None and all(type(x) is ndarray for x in operands)
+    are_arrays = all(type(x) is ndarray for x in operands)
     n_objects = len({id(x) for x in operands})
     # an array given twice makes another einsum, which the quick key cannot tell apart
-    if are_arrays and n_objects == len(operands):
+    if are_arrays and n_objects == len(operands) and _is_array_or_none(out):
         key = _make_quick_key(
-            subscripts, operands, device, database, policy, on_miss, effort
+            subscripts, operands, out, device, database, policy, on_miss, effort
         )
         call = _find_ready(key)
         if call is None:
+            if out is not None:
+                check_out(out)
             options = make_lookup_options(database, policy, on_miss, effort)
             call = _keep_ready(
-                key, _prepare(subscripts, operands, operands, device, options)
+                key, _prepare(subscripts, operands, operands, device, options, out)
             )
         try:
-            return call.run(operands)
+            return call.run(operands, out)
         except Exception as error:  # noqa: BLE001  (raised again if it has to be)
-            return _run_by_numpy(call, operands, device, on_miss, None, error)
+            return _run_by_numpy(call, operands, device, on_miss, out, error)
     gpu_key = None
     if out is None and device is None and not are_arrays:
         from feinsum.calling.gpu.quick import make_quick_key, run_ready
@@ -191,7 +193,11 @@ def call_einsum(
     return _call_any(subscripts, operands, device, options, out, gpu_key)
 
 
-def known_result(subscripts: str, operands: Sequence[Any]) -> Any:
+def _is_array_or_none(out: Any) -> bool:
+    return out is None or type(out) is ndarray
+
+
+def known_result(subscripts: str, operands: Sequence[Any], out: Any = None) -> Any:
     """Evaluate a call without options, if this process has cached an equal one.
 
     A small call without a kernel spends most of its time on its key. This function
@@ -203,16 +209,19 @@ def known_result(subscripts: str, operands: Sequence[Any]) -> Any:
     for operand in operands:
         if type(operand) is not ndarray:
             return NotImplemented
+    if not _is_array_or_none(out):
+        return NotImplemented
     calls = get_remembered(Calls).general
-    call = calls.get(_make_quick_key(subscripts, operands))
+    call = calls.get(_make_quick_key(subscripts, operands, out))
     if type(call) is not GeneralCall or call.built is not None:
         return NotImplemented
-    return call.run(operands)
+    return call.run(operands, out)
 
 
 def _make_quick_key(
     subscripts: str,
     operands: Sequence[Any],
+    out: Any = None,
     device: str | None = None,
     database: Database = None,
     policy: Policy | None = None,
@@ -221,6 +230,7 @@ def _make_quick_key(
 ) -> tuple[Hashable, ...]:
     """Build the key of a call of arrays: the options as given, and the arrays' forms.
 
+    The form of ``out`` includes whether it is writable, which is checked only once.
     The key contains the values of environment variables, which are read at every call,
     and the process id, since kernels do not survive a fork.
     """
@@ -232,6 +242,15 @@ def _make_quick_key(
         on_miss,
         os.environ.get(EFFORT_VARIABLE) if effort is None else effort,
         os.getpid(),
+        None
+        if out is None
+        else (
+            out.shape,
+            out.strides,
+            out.dtype,
+            out.flags.aligned,
+            out.flags.writeable,
+        ),
         *[(x.shape, x.strides, x.dtype, x.flags.aligned) for x in operands],
     )
 

@@ -93,10 +93,10 @@ def einsum(subscripts: Any, *operands: Any, **options: Any) -> Any:
     >>> print(einsum("ij,j->i", array("A", ("n", 4)), array("x", 4)))
     ij,j->i of (A x) with A[n,4]:<f8, x[4]:<f8
     """
-    if (not options or _are_usual(options, len(operands))) and not is_compiling():
+    if (not options or _are_direct(options, len(operands))) and not is_compiling():
         # the extension parses the call itself, so that no Python code runs between the
         # caller and the kernel
-        result = compute(subscripts, operands)
+        result = compute(subscripts, operands, False, options.get("out"))
         if result is not NotImplemented:
             return result
     from feinsum.calling.numpy_options import einsum_with_options  # takes 20 ms to load
@@ -107,11 +107,11 @@ def einsum(subscripts: Any, *operands: Any, **options: Any) -> Any:
 with_options_of(get_overloads(einsum)[-1])(einsum)
 
 
-def _are_usual(options: dict[str, Any], n_operands: int) -> bool:
-    """Return whether options change nothing, since few operands have one best order."""
-    if len(options) > 1 or "optimize" not in options:
+def _are_direct(options: dict[str, Any], n_operands: int) -> bool:
+    """Return whether the extension takes the options: ``out``, and the best order."""
+    if not options.keys() <= {"out", "optimize"}:
         return False
-    optimize = options["optimize"]
+    optimize = options.get("optimize", True)
     # numpy's searches would take longer than a call of few operands
     is_name = isinstance(optimize, str) and optimize in ("greedy", "optimal", "auto")
     return isinstance(optimize, bool) or (is_name and n_operands <= FEW_OPERANDS)

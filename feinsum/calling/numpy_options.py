@@ -50,14 +50,15 @@ def einsum_with_options(
     """Evaluate :func:`feinsum.einsum` for any arguments."""
     is_plain = out is None and dtype is None and order == "K" and casting == "safe"
     has_options = not is_plain or optimize is not True or bool(lookup)
-    if not has_options and type(subscripts) is str:
+    is_usual = dtype is None and order == "K" and casting == "safe" and not lookup
+    if is_usual and optimize is True and type(subscripts) is str:
         # not imported here: it is loaded by the first call that cannot do without it
         module = sys.modules.get("feinsum.calling.call")
         known_result = getattr(module, "known_result", None)
         if known_result is not None:
-            result = known_result(subscripts, operands)
+            result = known_result(subscripts, operands, out)
             if result is not NotImplemented:
-                return _as_scalar(result)
+                return _as_scalar(result) if out is None else out
     text, arrays = as_subscripts((subscripts, *operands))
     # the extension takes subscripts as text, which index lists have become only now
     if not has_options and text is not subscripts:

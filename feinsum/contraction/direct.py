@@ -11,7 +11,11 @@ SPENT_S = 1e6
 
 
 def _leave_to_python(
-    subscripts: Any, operands: tuple[Any, ...], is_chosen: bool = False, /
+    subscripts: Any,
+    operands: tuple[Any, ...],
+    is_chosen: bool = False,
+    out: Any = None,
+    /,
 ) -> Any:
     """Return NotImplemented: Python has to compute the einsum."""
     return NotImplemented

@@ -1,14 +1,16 @@
 /* Contractions of arrays of numpy: the Python module `_pairwise`.
 
    contract(indices, a, b, out, n_threads) writes one contraction. einsum(subscripts,
-   operands) is a whole call: it reads the subscripts, makes the result and fills it, in
-   a microsecond for small arrays. It takes the calls that most programs consist of, and
+   operands) is a whole call: it reads the subscripts, makes the result, unless it is
+   given, and fills it, in a microsecond for small arrays. It takes the calls that most programs consist of, and
    returns NotImplemented for all others, also for wrong ones: Python computes these, or
    says what is wrong.
 */
 
+#define _GNU_SOURCE /* sched_getaffinity */
 #include "calls.h"
 
+#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -152,6 +154,7 @@ typedef struct {
     int ranks[MAX_OPERANDS + 1];
     unsigned char indices[MAX_OPERANDS + 1][MAX_RANK];
     int is_chosen; /* Python has decided that it is to be computed here */
+    PyArrayObject *out; /* the array for the result; NULL if none is given */
     Network network;
 } Call;
 
@@ -233,6 +236,37 @@ static int parse(PyObject *subscripts, Call *call)
     return 1;
 }
 
+/* The bytes from the first entry of an array to the end of its last one. */
+static void find_bytes(PyArrayObject *array, const char **first, const char **end)
+{
+    *first = PyArray_BYTES(array);
+    *end = *first + PyArray_ITEMSIZE(array);
+    for (int axis = 0; axis < PyArray_NDIM(array); ++axis) {
+        const long length = (PyArray_DIM(array, axis) - 1) * PyArray_STRIDE(array, axis);
+        if (length < 0)
+            *first += length;
+        else
+            *end += length;
+    }
+}
+
+/* Whether the kernel may write the result to an array: no operand lies among its bytes. */
+static int is_writable(PyArrayObject *out, const Call *call)
+{
+    const int type = PyArray_TYPE(call->operands[0]);
+    if (!PyArray_ISWRITEABLE(out) || !is_readable(out, type) ||
+        PyArray_NDIM(out) > MAX_RANK)
+        return 0;
+    const char *first, *end, *other_first, *other_end;
+    find_bytes(out, &first, &end);
+    for (int x = 0; x < call->network.n_operands; ++x) {
+        find_bytes(call->operands[x], &other_first, &other_end);
+        if (first < other_end && other_first < end)
+            return 0;
+    }
+    return 1;
+}
+
 /* Find the extent of each index, and its stride in each tensor; letters become numbers.
 
    An axis of extent 1 is broadcast: the operand has not got that index. Returns 0 if the
@@ -275,6 +309,8 @@ static int match(Call *call)
             tensor->has |= 1ull << k;
         }
     }
+    if (call->out != NULL && PyArray_NDIM(call->out) != call->ranks[RESULT])
+        return 0;
     long step = 1;
     network->result.has = 0;
     for (int axis = call->ranks[RESULT] - 1; axis >= 0; --axis) {
@@ -283,6 +319,12 @@ static int match(Call *call)
         network->result.has |= 1ull << k;
         network->result.steps[k] = step;
         step *= network->extents[k];
+        if (call->out == NULL)
+            continue;
+        if (PyArray_DIM(call->out, axis) != network->extents[k])
+            return 0;
+        network->result.steps[k] =
+            PyArray_STRIDE(call->out, axis) / PyArray_ITEMSIZE(call->out);
     }
     return 1;
 }
@@ -337,6 +379,8 @@ static PyObject *make_result(const Call *call, double n_bytes)
     for (int axis = 0; axis < rank; ++axis)
         shape[axis] = call->network.extents[call->indices[RESULT][axis]];
     PyArray_Descr *dtype = PyArray_DESCR(call->operands[0]);
+    if (call->out != NULL)
+        return Py_NewRef(call->out);
     if (n_bytes < LARGE_BYTES)
         return PyArray_NewFromDescr(&PyArray_Type, PyArray_DescrFromType(dtype->type_num),
                                     rank, shape, NULL, NULL, 0, NULL);
@@ -352,13 +396,46 @@ static PyObject *make_result(const Call *call, double n_bytes)
     return result;
 }
 
+/* What the number of threads depends on. */
+typedef struct {
+    char variables[2][16];
+    int n_cores;
+} Setting;
+
+/* Returns 0 if a value of a variable is longer than any number of threads. */
+static int read_setting(Setting *setting)
+{
+    static const char *const names[2] = {"FEINSUM_NUM_THREADS", "OMP_NUM_THREADS"};
+    memset(setting, 0, sizeof(*setting));
+    for (int k = 0; k < 2; ++k) {
+        const char *value = getenv(names[k]);
+        if (value != NULL && strlen(value) >= sizeof(setting->variables[k]))
+            return 0;
+        strcpy(setting->variables[k], value != NULL ? value : "");
+    }
+#ifdef __linux__
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0)
+        setting->n_cores = CPU_COUNT(&allowed);
+#endif
+    return 1;
+}
+
 int find_n_threads(double n_points)
 {
+    static Setting last;
+    static long last_n = 0; /* Python takes as long as a product of 60 x 60 matrices */
+    Setting setting;
     if (n_points < SHORT)
         return 1;
+    const int is_read = read_setting(&setting);
+    if (is_read && last_n > 0 && memcmp(&setting, &last, sizeof(last)) == 0)
+        return last_n;
     PyObject *value = call_python("feinsum.threads", "get_n_threads", PyTuple_New(0));
     const long n = value ? PyLong_AsLong(value) : -1;
     Py_XDECREF(value);
+    last = setting;
+    last_n = is_read ? n : 0;
     return n;
 }
 
@@ -421,10 +498,8 @@ static PyObject *call_numpy(PyObject *subscripts, PyArrayObject *const *operands
 static int fill(Network *network, PyArrayObject *result, double n_entries, int n_threads)
 {
     network->result.data = PyArray_DATA(result);
-    if (network->n_points == 0) {
-        memset(network->result.data, 0, PyArray_NBYTES(result));
-        return 0;
-    }
+    if (network->n_points == 0)
+        return PyArray_FillWithScalar(result, Py_False);
     if (network->n_points + n_entries <= SMALL)
         return contract_network(network, 1);
     const double start_ns = read_clock_ns();
@@ -462,7 +537,7 @@ static PyObject *compute(PyObject *subscripts, Call *call, int is_kernels)
     const double n_bytes = n_result * network->n_bytes_of_entry;
     const uint64_t lone = all & ~several & ~network->result.has;
     const Way way = choose_way(call, is_kernels, are_integers, n_entries + n_result);
-    if (way == PYTHON || n_bytes >= CHECKED_BYTES ||
+    if (way == PYTHON || (n_bytes >= CHECKED_BYTES && call->out == NULL) ||
         network->max_intermediate * network->n_bytes_of_entry >= CHECKED_BYTES)
         Py_RETURN_NOTIMPLEMENTED;
     PyObject *result = NULL;
@@ -483,7 +558,8 @@ static PyObject *compute(PyObject *subscripts, Call *call, int is_kernels)
         Py_CLEAR(result);
         PyErr_NoMemory();
     }
-    if (result != NULL && PyArray_Check(result)) /* numpy's scalar in place of rank 0 */
+    /* numpy's scalar in place of rank 0 */
+    if (result != NULL && PyArray_Check(result) && call->out == NULL)
         result = PyArray_Return((PyArrayObject *)result);
     return result;
 }
@@ -497,22 +573,27 @@ static int has_value(const char *variable)
 static PyObject *einsum(PyObject *module, PyObject *const *arguments, Py_ssize_t n)
 {
     (void)module;
-    if (n < 2 || n > 3 || !PyTuple_Check(arguments[1])) {
-        PyErr_SetString(PyExc_TypeError,
-                        "expected einsum(subscripts, operands, is_chosen=False)");
+    if (n < 2 || n > 4 || !PyTuple_Check(arguments[1])) {
+        PyErr_SetString(
+            PyExc_TypeError,
+            "expected einsum(subscripts, operands, is_chosen=False, out=None)");
         return NULL;
     }
     const Py_ssize_t n_operands = PyTuple_GET_SIZE(arguments[1]);
-    const int is_chosen = n == 3 && arguments[2] == Py_True;
+    const int is_chosen = n > 2 && arguments[2] == Py_True;
+    PyObject *out = n > 3 && arguments[3] != Py_None ? arguments[3] : NULL;
     if (n_operands < 1 || !PyUnicode_Check(arguments[0]) || has_value("FEINSUM_DEVICE") ||
         has_value("FEINSUM_EFFORT") ||
         (n_operands > 2 && has_value("FEINSUM_INTERMEDIATE_BYTES")))
         Py_RETURN_NOTIMPLEMENTED;
+    if (out != NULL && !PyArray_CheckExact(out))
+        Py_RETURN_NOTIMPLEMENTED;
     if (n_operands > MAX_OPERANDS || !PyUnicode_IS_COMPACT_ASCII(arguments[0]))
-        return compute_large(arguments[0], arguments[1], is_chosen);
+        return out != NULL ? Py_NewRef(Py_NotImplemented) : compute_large(arguments[0], arguments[1], is_chosen);
     Call call;
     call.network.n_operands = n_operands;
     call.is_chosen = is_chosen;
+    call.out = (PyArrayObject *)out;
     int is_kernels = 1, is_numpys = 1;
     for (int x = 0; x < n_operands; ++x) {
         PyObject *operand = PyTuple_GET_ITEM(arguments[1], x);
@@ -523,9 +604,11 @@ static PyObject *einsum(PyObject *module, PyObject *const *arguments, Py_ssize_t
         is_kernels = is_kernels && is_known(type) && is_readable(call.operands[x], type);
         is_numpys = is_numpys && is_number(PyArray_TYPE(call.operands[x]));
     }
+    if (out != NULL && !(is_kernels && is_writable(call.out, &call)))
+        Py_RETURN_NOTIMPLEMENTED;
     if (!parse(arguments[0], &call) || !match(&call))
         Py_RETURN_NOTIMPLEMENTED;
-    if (n_operands == 1 && call.ranks[RESULT] == call.network.n_indices)
+    if (out == NULL && n_operands == 1 && call.ranks[RESULT] == call.network.n_indices)
         return make_view(&call); /* nothing is summed */
     return is_numpys ? compute(arguments[0], &call, is_kernels)
                      : Py_NewRef(Py_NotImplemented);
@@ -546,7 +629,8 @@ static PyMethodDef methods[] = {
      "contract(indices, a, b, out, n_threads): write the contraction of a and b to "
      "out."},
     {"einsum", (PyCFunction)(void (*)(void))einsum, METH_FASTCALL,
-     "einsum(subscripts, operands, is_chosen=False): the result, or NotImplemented."},
+     "einsum(subscripts, operands, is_chosen=False, out=None): the result, or "
+     "NotImplemented."},
     {"set_spent_s", set_spent_s, METH_O,
      "set_spent_s(seconds): what calls are taken to have spent so far."},
     {NULL, NULL, 0, NULL},

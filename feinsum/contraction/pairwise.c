@@ -36,6 +36,12 @@
 /* Rows of a register tile below which it is mostly empty. */
 #define MIN_PACKED_ROWS 8
 
+/* Entries of the first operand up to which packing them takes longer than it saves: so
+   they stay in L2, if their columns are not far apart; and fewer, where they are copied
+   to lie in runs. Measured on Sapphire Rapids, with vectors of 64 and 32 bytes. */
+#define MAX_DIRECT 32768
+#define MAX_COPIED 4096
+
 /* Terms in a run that are worth a dot product of their own. */
 #define MIN_RUN_OF_DOT 4
 
@@ -53,6 +59,15 @@ static int has_lanes(const Group *batch, long n_terms)
                         (strides[1] == 1 || strides[1] == 0) && strides[2] == 1 &&
                         (strides[0] || strides[1]); /* not both are broadcast */
     return is_unit && batch->n[batch->rank - 1] >= MIN_LANES(n_terms);
+}
+
+/* Entries from the first one of a group to the last. */
+static long find_span(const Group *group, int operand)
+{
+    long span = 0;
+    for (int k = 0; k < group->rank; ++k)
+        span += (group->n[k] - 1) * labs(group->strides[k][operand]);
+    return span;
 }
 
 /* The longest index along which one operand lies in runs, and the other likewise or not
@@ -108,12 +123,16 @@ static int choose_method(Problem *p, int is_single)
         return DOT;
     }
     const int are_rows = is_contiguous(&p->rows, 0);
-    const int is_small = n_rows * n_terms <= 4096 && n_columns >= 8;
+    const int is_small = n_rows * n_terms <= MAX_COPIED && n_columns >= 8;
+    const int is_in_cache =
+        n_rows * n_terms <= (are_rows && find_span(&p->terms, 0) <= 2 * MAX_DIRECT
+                                 ? MAX_DIRECT
+                                 : MAX_COPIED);
     /* rows of less than a vector */
     const int is_narrow = (p->is_complex ? 2 : 1) * n_rows < (is_single ? 4 : 2);
     if (!is_narrow && is_contiguous(&p->rows, 1) && (are_rows || is_small) &&
         (n_terms <= DIRECT_TERMS || !is_single || !p->is_complex) &&
-        (n_columns <= 4 || n_rows * n_terms <= 4096 || n_terms <= 4 ||
+        (n_columns <= 4 || is_in_cache || n_terms <= 4 ||
          (n_rows <= 8 && n_columns <= 64)))
         return DIRECT;
     if (n_rows * n_columns <= 4 && find_lanes(&p->batch, n_terms))

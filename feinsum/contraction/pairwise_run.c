@@ -132,7 +132,8 @@ typedef int (*Run)(const Problem *, const Part *);
 #pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,fma,prefer-vector-width=256")
 #endif
 #define BYTES 64
-#define COLUMNS 12
+#define VECTORS 3
+#define COLUMNS 8
 #define T double
 #define SUFFIX f64_avx512
 #include "pairwise_kernel.h"
@@ -145,6 +146,7 @@ typedef int (*Run)(const Problem *, const Part *);
 #undef SUFFIX
 #undef BYTES
 #undef COLUMNS
+#undef VECTORS
 #ifdef __clang__
 #pragma clang attribute pop
 #else
@@ -158,6 +160,7 @@ typedef int (*Run)(const Problem *, const Part *);
 #endif
 #define BYTES 32
 #define COLUMNS 6
+#define VECTORS 2
 #define T double
 #define SUFFIX f64_avx2
 #include "pairwise_kernel.h"
@@ -170,6 +173,7 @@ typedef int (*Run)(const Problem *, const Part *);
 #undef SUFFIX
 #undef BYTES
 #undef COLUMNS
+#undef VECTORS
 #ifdef __clang__
 #pragma clang attribute pop
 #else
@@ -179,6 +183,7 @@ typedef int (*Run)(const Problem *, const Part *);
 
 #define BYTES 16
 #define COLUMNS 6
+#define VECTORS 2
 #define T double
 #define SUFFIX f64_base
 #include "pairwise_kernel.h"
@@ -191,6 +196,7 @@ typedef int (*Run)(const Problem *, const Part *);
 #undef SUFFIX
 #undef BYTES
 #undef COLUMNS
+#undef VECTORS
 
 /* For vectors of 16 bytes and more: by length, then by type, float and double. */
 static const Run runs[][2] = {
@@ -373,7 +379,8 @@ double estimate_ns(const Problem *p)
 {
     const double n_batch = count(&p->batch), n_rows = count(&p->rows);
     const double n_columns = count(&p->columns), n_terms = count(&p->terms);
-    const double n_products = p->method == PACKED
+    const int is_matrix = n_rows >= 16 && n_columns >= 16 && n_terms >= 16;
+    const double n_products = p->method == PACKED || (p->method == DIRECT && is_matrix)
                                   ? 0.02 * (n_rows + 8) * (n_columns + 8) * (n_terms + 2)
                                   : (p->method == TILED ? 0.5 : 0.1) * n_rows *
                                         n_columns * n_terms;
@@ -414,9 +421,9 @@ int run_problem(int length, int is_single, const Problem *p, int n_threads)
             divide(n_batch, k, n_parts, p->method == LANES_OF_BATCH ? 64 : 1,
                    &part->first_batch, &part->n_batch);
         else if (by_rows)
-            divide(n_rows, k, n_parts, 16, &part->first_row, &part->n_rows);
+            divide(n_rows, k, n_parts, 24, &part->first_row, &part->n_rows);
         else
-            divide(n_columns, k, n_parts, 12, &part->first_column, &part->n_columns);
+            divide(n_columns, k, n_parts, 24, &part->first_column, &part->n_columns);
     }
     const int failed = run_parts(run, p, parts, n_parts);
     if (may_share)

@@ -40,35 +40,6 @@ static inline __attribute__((always_inline)) void NAME(line)(
             c[k * step_c] = a[k * step_a] * b[k * step_b];
 }
 
-/* Turn four entries of each of four columns, which lie that far apart. */
-static inline __attribute__((always_inline)) void NAME(turn_four)(
-    const T *from, long column, T *to)
-{
-#ifdef HAS_SHUFFLE_VECTOR
-    NAME(four) x[4], y[4];
-#pragma GCC unroll 4
-    for (int k = 0; k < 4; ++k)
-        x[k] = *(const NAME(four) *)(from + k * column);
-#pragma GCC unroll 2
-    for (int k = 0; k < 4; k += 2) {
-        y[k] = __builtin_shufflevector(x[k], x[k + 1], 0, 4, 2, 6);
-        y[k + 1] = __builtin_shufflevector(x[k], x[k + 1], 1, 5, 3, 7);
-    }
-#pragma GCC unroll 2
-    for (int k = 0; k < 2; ++k) {
-        x[k] = __builtin_shufflevector(y[k], y[k + 2], 0, 1, 4, 5);
-        x[k + 2] = __builtin_shufflevector(y[k], y[k + 2], 2, 3, 6, 7);
-    }
-#pragma GCC unroll 4
-    for (int k = 0; k < 4; ++k)
-        *(NAME(four) *)(to + k * TILE) = x[k];
-#else
-    for (int i = 0; i < 4; ++i)
-        for (int k = 0; k < 4; ++k)
-            to[i * TILE + k] = from[k * column + i];
-#endif
-}
-
 /* Turn one tile of an operand, row by row; b is NULL, or another one to multiply by. */
 static inline __attribute__((always_inline)) void NAME(turn_tile)(
     const T *a, const T *b, const long *row, const long *column, T *tile, long n_rows,
@@ -78,8 +49,11 @@ static inline __attribute__((always_inline)) void NAME(turn_tile)(
     const long row_b = size * row[1], column_b = size * column[1];
     if (size == 1 && b == NULL && row_a == 1 && n_rows == TILE)
         for (; n_columns >= 4; n_columns -= 4, a += 4 * column_a, tile += 4)
-            for (long i = 0; i < TILE; i += 4)
-                NAME(turn_four)(a + i, column_a, tile + i * TILE);
+            for (long i = 0; i < TILE; i += 4) {
+                const T *lines[4] = {a + i, a + i + column_a, a + i + 2 * column_a,
+                                     a + i + 3 * column_a};
+                NAME(turn_four)(lines, tile + i * TILE, TILE);
+            }
     for (long j = 0; j < n_columns; ++j, a += column_a, b += b == NULL ? 0 : column_b) {
         const T *x = a, *y = b;
         T *z = tile + size * j;

@@ -14,6 +14,7 @@ from opt_einsum import get_symbol
 
 import feinsum
 from feinsum.contraction import IS_BUILT
+from feinsum.errors import DeviceUnavailableError
 from feinsum.options import DEVICE_VARIABLE, EFFORT_VARIABLE
 from tests.children import run_python
 from tests.portions import spread
@@ -38,10 +39,20 @@ def _usual_environment(monkeypatch):
     _pairwise.set_spent_s(0.0)
 
 
-def compute(subscripts, *operands):
+def pairwise():
     from feinsum.contraction import _pairwise
 
-    return _pairwise.einsum(subscripts, operands)
+    return _pairwise
+
+
+def compute(subscripts, *operands):
+    return pairwise().einsum(subscripts, operands)
+
+
+def assert_near(result, expected, text, operands):
+    tolerance = TOLERANCES.get(result.dtype.char, 1e-12)
+    scale = np.einsum(text, *[abs(x).astype(float) for x in operands])
+    assert np.all(abs(result.astype(complex) - expected) <= tolerance * scale)
 
 
 @st.composite
@@ -78,9 +89,66 @@ def test_results_are_those_of_numpy(call):
     expected = np.einsum(text, *operands)
     assert type(result) is type(expected)
     assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
-    tolerance = TOLERANCES.get(result.dtype.char, 1e-12)
-    scale = np.einsum(text, *[abs(x).astype(float) for x in operands])
-    assert np.all(abs(result.astype(complex) - expected) <= tolerance * scale)
+    assert_near(result, expected, text, operands)
+
+
+@hypothesis.given(calls(), st.integers(1, 3), st.sampled_from("CF"))
+@hypothesis.settings(max_examples=100, deadline=None)
+def test_out_gets_the_result(call, step, order):
+    """In place, in any strides, and nothing else is written."""
+    text, operands = call
+    result = compute(text, *operands)
+    dtypes = {x.dtype for x in operands}
+    if result is NotImplemented or len(dtypes) > 1 or result.dtype.char not in "fdFD":
+        return
+    shape = [n * step + 1 for n in result.shape]
+    memory = np.full(shape, 7, result.dtype, order)
+    out = memory[(..., *[slice(1, None, step)] * result.ndim)]
+    assert pairwise().einsum(text, tuple(operands), False, out) is out
+    assert_near(out, result, text, operands)
+    out[...] = 7
+    assert (memory == 7).all()
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        np.zeros((4, 5)),
+        np.zeros(4),
+        np.zeros((4, 4), "f4"),
+        np.broadcast_to(np.zeros(4), (4, 4)),
+        np.zeros((4, 4)).view(np.matrix),
+        np.zeros((4, 4), ">f8"),
+        [[0.0] * 4] * 4,
+    ],
+)
+def test_an_out_that_does_not_fit_is_left_to_python(out):
+    operand = np.ones((4, 4))
+    call = "ij,jk->ik", (operand, operand), False, out
+    assert pairwise().einsum(*call) is NotImplemented
+
+
+def test_an_out_in_the_memory_of_an_operand_is_left_to_python():
+    """Which computes the result elsewhere first."""
+    memory = np.arange(20.0)
+    a, out = memory[:16].reshape(4, 4), memory[4:].reshape(4, 4)
+    assert pairwise().einsum("ij,jk->ik", (a, a), False, out) is NotImplemented
+    expected = a @ a
+    assert feinsum.einsum("ij,jk->ik", a, a, out=out) is out
+    np.testing.assert_allclose(out, expected)
+
+
+@pytest.mark.parametrize("variable", ["FEINSUM_NUM_THREADS", "OMP_NUM_THREADS"])
+def test_the_number_of_threads_may_change_between_calls(variable, monkeypatch):
+    """It is read again if a variable has changed: a wrong one is an error then."""
+    operands = np.ones((2, 80, 80))
+    monkeypatch.setenv(variable, "1")
+    result = compute("ij,jk->ik", *operands)
+    monkeypatch.setenv("FEINSUM_NUM_THREADS", "many")
+    with pytest.raises(DeviceUnavailableError, match="many"):
+        compute("ij,jk->ik", *operands)
+    monkeypatch.setenv("FEINSUM_NUM_THREADS", "2")
+    assert (compute("ij,jk->ik", *operands) == result).all()
 
 
 @pytest.mark.parametrize(
