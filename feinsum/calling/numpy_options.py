@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from feinsum.calling.operands import (
+    are_host_tensors,
     as_array,
     as_given,
     check_out,
@@ -18,6 +19,7 @@ from feinsum.calling.operands import (
     has_sparse,
     is_jax_array,
     is_tensor,
+    read_tensor,
 )
 from feinsum.calling.terms import as_subscripts, read_terms
 from feinsum.contraction.direct import compute
@@ -59,6 +61,12 @@ def einsum_with_options(
             result = known_result(subscripts, operands, out)
             if result is not NotImplemented:
                 return _as_scalar(result) if out is None else out
+    # arrays in their memory take the short way above, which tensors do not
+    if not has_options and are_host_tensors(operands):
+        from feinsum.calling.dispatch import einsum
+
+        result = einsum(subscripts, *map(read_tensor, operands))
+        return as_given(result, operands)
     text, arrays = as_subscripts((subscripts, *operands))
     # the extension takes subscripts as text, which index lists have become only now
     if not has_options and text is not subscripts:

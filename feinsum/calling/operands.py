@@ -254,6 +254,16 @@ def is_tensor(value: object) -> bool:
     return isinstance(value, getattr(torch, "Tensor", ()))
 
 
+def are_host_tensors(values: Sequence[object]) -> bool:
+    """Return whether these are plain, strided tensors of torch on the host."""
+    torch = sys.modules.get("torch")
+    kind = getattr(torch, "Tensor", None)
+    return all(
+        type(x) is kind and x.device.type == "cpu" and x.layout == torch.strided
+        for x in values
+    )
+
+
 def is_jax_array(value: object) -> bool:
     """Return whether this is an array of JAX, traced or not."""
     return isinstance(value, getattr(sys.modules.get("jax"), "Array", ()))
