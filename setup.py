@@ -22,6 +22,7 @@ setup(
                 "feinsum/contraction/network.h",
                 "feinsum/contraction/pairwise.h",
                 "feinsum/contraction/pairwise_kernel.h",
+                "feinsum/contraction/pairwise_packed.h",
                 "feinsum/contraction/pairwise_problem.h",
                 "feinsum/contraction/pairwise_tiles.h",
             ],

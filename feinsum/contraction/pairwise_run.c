@@ -10,11 +10,25 @@
 #include <stdlib.h>
 #include <time.h>
 
+#if defined(__x86_64__) && defined(__GNUC__)
+#define HAS_X86 1
+#include <immintrin.h>
+#endif
+
 /* Entries per block; measured on Zen 3 to 5, where a block of the first operand of
    double precision takes half of L2, and a strip of the second a third of L1. */
 #define BLOCK_TERMS 256
 #define BLOCK_ROWS 144
 #define BLOCK_COLUMNS 1024
+
+/* Bytes of results that are written past the caches. */
+#define STREAMED_BYTES (1 << 25)
+
+/* How a tile is written; STREAM past the caches. */
+enum { ADD, STORE, STREAM };
+
+/* How a strip of rows lies in a result: in vectors, even in cache lines, or otherwise. */
+typedef enum { SCATTERED, IN_VECTORS, IN_LINES } Lie;
 
 typedef struct {
     long first_batch, n_batch, first_row, n_rows, first_column, n_columns;
@@ -23,6 +37,11 @@ typedef struct {
 static int is_along_batch(const Problem *p)
 {
     return p->method == LANES_OF_BATCH || p->method == SCALAR;
+}
+
+static double count_result(const Problem *p)
+{
+    return (double)count(&p->batch) * count(&p->rows) * count(&p->columns);
 }
 
 /* The offsets of some entries of a group, in the array of that stride. */
@@ -121,8 +140,8 @@ typedef int (*Run)(const Problem *, const Part *);
 #define JOINED(x, y) CONCATENATE(x, y)
 #define NAME(x) JOINED(x, SUFFIX)
 
-#if defined(__x86_64__) && defined(__GNUC__)
-#define HAS_X86 1
+#ifdef HAS_X86
+#define FENCE() _mm_sfence()
 #ifdef __clang__
 #pragma clang attribute push( \
     __attribute__((target("avx512f,avx512dq,avx512vl,avx512bw,fma"))), \
@@ -131,6 +150,7 @@ typedef int (*Run)(const Problem *, const Part *);
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,fma,prefer-vector-width=256")
 #endif
+#define STORE_PAST_CACHES(to, v) _mm512_stream_si512((void *)(to), (__m512i)(v))
 #define BYTES 64
 #define VECTORS 3
 #define COLUMNS 8
@@ -158,6 +178,8 @@ typedef int (*Run)(const Problem *, const Part *);
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #endif
+#undef STORE_PAST_CACHES
+#define STORE_PAST_CACHES(to, v) _mm256_stream_si256((void *)(to), (__m256i)(v))
 #define BYTES 32
 #define COLUMNS 6
 #define VECTORS 2
@@ -181,6 +203,13 @@ typedef int (*Run)(const Problem *, const Part *);
 #endif
 #endif
 
+#undef STORE_PAST_CACHES
+#ifdef HAS_X86
+#define STORE_PAST_CACHES(to, v) _mm_stream_si128((void *)(to), (__m128i)(v))
+#else
+#define STORE_PAST_CACHES(to, v) (*(to) = (v))
+#define FENCE() ((void)0)
+#endif
 #define BYTES 16
 #define COLUMNS 6
 #define VECTORS 2

@@ -213,6 +213,29 @@ def test_products_of_matrices_beyond_the_blocks(dtype, shape):
                 assert_right(f"{first},{second}->{output}", a, b)
 
 
+@pytest.mark.parametrize("dtype", ["f8", "c8"])
+@pytest.mark.parametrize("subscripts", ["ka,kb->ab", "kac,kbd->abcd", "kac,kbd->acbd"])
+def test_results_that_fit_no_cache(subscripts, dtype):
+    """They are written past the caches: whole lines so, the others as they lie."""
+    extents = dict(k=5, a=130, b=61, c=24, d=24)
+    if subscripts == "ka,kb->ab":
+        extents |= dict(a=2064, b=2112)
+    rng = np.random.default_rng(0)
+    a, b = (
+        rng.random([extents[index] for index in term]).astype(dtype)
+        for term in subscripts.split("->")[0].split(",")
+    )
+    assert_right(subscripts, a, b)
+    left, right = a.reshape(5, -1), b.reshape(5, -1)
+    rows = left.T @ right
+    memory = np.full((rows.size + 16) * a.itemsize, 7, np.uint8)
+    start = -memory.ctypes.data % 64 + a.itemsize  # no line begins a row
+    out = memory[start : start + rows.nbytes].view(dtype).reshape(rows.shape)
+    contracted("ka,kb->ab", left, right, out)
+    np.testing.assert_allclose(out, rows, rtol=1e-5)
+    assert set(memory[:start]) | set(memory[start + rows.nbytes :]) == {7}
+
+
 def test_long_sums_of_single_precision_are_accurate():
     """The error does not grow with the number of terms."""
     n = 1 << 20

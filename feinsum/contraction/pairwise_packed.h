@@ -1,0 +1,327 @@
+/* Products of matrices in packed blocks, by register tiles. Included by pairwise_kernel.h,
+   once for each type and length of vectors.
+
+   For each term k, a tile multiplies ROWS entries of a strip of the first operand by
+   COLUMNS entries of a strip of the second. A packed strip has its entries in that order:
+
+       rows in memory             packed strip of four rows
+       a0 | k0 k1 k2 ...          k0: a0 a1 a2 a3
+       a1 | k0 k1 k2 ...    ->    k1: a0 a1 a2 a3
+       a2 | k0 k1 k2 ...          k2: a0 a1 a2 a3
+       a3 | k0 k1 k2 ...          ...
+*/
+
+/* The tile of sum_k a[k, rows] * b[k, columns], of the first vectors of rows and columns of
+   two strips. Each vector of rows lies in a run in each column, from rows[0], rows[LANES],
+   and so on. */
+static inline __attribute__((always_inline)) void NAME(multiply)(
+    long n_terms, const T *a, const T *b, T *c, const long *rows, const long *columns,
+    const int write, const int n_vectors, const int n_columns)
+{
+    V sums[COLUMNS][VECTORS] = {0};
+    for (long k = 0; k < n_terms; ++k, a += ROWS, b += COLUMNS) {
+        V x[VECTORS];
+#pragma GCC unroll 4
+        for (int i = 0; i < n_vectors; ++i)
+            x[i] = *(const V *)(a + i * LANES);
+#pragma GCC unroll 16
+        for (int j = 0; j < n_columns; ++j)
+#pragma GCC unroll 4
+            for (int i = 0; i < n_vectors; ++i)
+                sums[j][i] += x[i] * b[j];
+    }
+#pragma GCC unroll 16
+    for (int j = 0; j < n_columns; ++j)
+#pragma GCC unroll 4
+        for (int i = 0; i < n_vectors; ++i) {
+            V *to = (V *)(c + columns[j] + rows[i * LANES]);
+            if (write == STREAM)
+                STORE_PAST_CACHES(to, sums[j][i]);
+            else
+                *to = write == STORE ? sums[j][i] : *to + sums[j][i];
+        }
+}
+
+/* The same for some of the columns: at the edge of a result, a third or two may do. */
+static inline __attribute__((always_inline)) void NAME(multiply_some)(
+    long n_terms, const T *a, const T *b, T *c, const long *rows, const long *columns,
+    const int n_vectors, long n_columns)
+{
+    if (n_columns > 2 * COLUMNS / 3)
+        NAME(multiply)(n_terms, a, b, c, rows, columns, STORE, n_vectors, COLUMNS);
+    else if (n_columns > COLUMNS / 3)
+        NAME(multiply)(n_terms, a, b, c, rows, columns, STORE, n_vectors, 2 * COLUMNS / 3);
+    else
+        NAME(multiply)(n_terms, a, b, c, rows, columns, STORE, n_vectors, COLUMNS / 3);
+}
+
+/* Add or store a part of a tile where the offsets of its rows and columns say. */
+static inline void NAME(store)(
+    const T *tile, T *c, const long *rows, long n_rows, const long *columns,
+    long n_columns, int is_first)
+{
+    for (long i = 0, n; i < n_rows; i += n) {
+        const int is_run = i + LANES <= n_rows && are_adjacent(rows + i, LANES);
+        n = is_run ? LANES : 1;
+        for (long j = 0; j < n_columns; ++j) {
+            T *to = c + columns[j] + rows[i];
+            const T *from = tile + j * ROWS + i;
+            if (is_run)
+                *(V *)to = is_first ? *(const V *)from : *(V *)to + *(const V *)from;
+            else
+                *to = is_first ? *from : *to + *from;
+        }
+    }
+}
+
+/* How a strip of rows lies in the result. */
+static Lie NAME(find_lie)(const long *rows, long n_rows)
+{
+    int is_line = BYTES == 64 || are_adjacent(rows, ROWS);
+    if (n_rows < ROWS)
+        return SCATTERED;
+    for (long i = 0; i < ROWS; i += LANES) {
+        if (!are_adjacent(rows + i, LANES))
+            return SCATTERED;
+        is_line = is_line && (rows[i] - i) * (long)sizeof(T) % 64 == 0;
+    }
+    return is_line ? IN_LINES : IN_VECTORS;
+}
+
+/* One tile of a result. Where its vectors do not lie in runs, or are not full, it is
+   computed in a buffer. */
+static void NAME(multiply_tile)(
+    long n_terms, const T *a, const T *b, T *c, const long *rows, long n_rows,
+    const long *columns, long n_columns, int write, Lie lie)
+{
+    if (lie != SCATTERED && n_columns == COLUMNS) {
+        if (write == STREAM && lie == IN_LINES) {
+            NAME(multiply)(n_terms, a, b, c, rows, columns, STREAM, VECTORS, COLUMNS);
+            return;
+        }
+        /* the entries are needed only after a sum of hundreds of terms */
+        for (int j = 0; j < COLUMNS; ++j)
+            for (int i = 0; i < VECTORS; ++i)
+                __builtin_prefetch(c + rows[i * LANES] + columns[j], 1);
+        if (write == ADD)
+            NAME(multiply)(n_terms, a, b, c, rows, columns, ADD, VECTORS, COLUMNS);
+        else
+            NAME(multiply)(n_terms, a, b, c, rows, columns, STORE, VECTORS, COLUMNS);
+        return;
+    }
+    T tile[COLUMNS * ROWS] __attribute__((aligned(64)));
+    long rows_of_tile[ROWS], columns_of_tile[COLUMNS];
+    for (int i = 0; i < ROWS; i += LANES)
+        rows_of_tile[i] = i;
+    for (int j = 0; j < COLUMNS; ++j)
+        columns_of_tile[j] = j * ROWS;
+#define TILE_OF(n)                                                                     \
+    NAME(multiply_some)(n_terms, a, b, tile, rows_of_tile, columns_of_tile, n, n_columns)
+    if (VECTORS == 3 && n_rows > 2 * LANES)
+        TILE_OF(3);
+    else if (n_rows > LANES)
+        TILE_OF(2);
+    else
+        TILE_OF(1);
+#undef TILE_OF
+    NAME(store)(tile, c, rows, n_rows, columns, n_columns, write != ADD);
+}
+
+/* Turn four entries each of four lines into columns, which lie that far apart. */
+static inline __attribute__((always_inline)) void NAME(turn_four)(
+    const T *const *lines, T *to, long column)
+{
+#ifdef HAS_SHUFFLE_VECTOR
+    NAME(four) x[4], y[4];
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k)
+        x[k] = *(const NAME(four) *)lines[k];
+#pragma GCC unroll 2
+    for (int k = 0; k < 4; k += 2) {
+        y[k] = __builtin_shufflevector(x[k], x[k + 1], 0, 4, 2, 6);
+        y[k + 1] = __builtin_shufflevector(x[k], x[k + 1], 1, 5, 3, 7);
+    }
+#pragma GCC unroll 2
+    for (int k = 0; k < 2; ++k) {
+        x[k] = __builtin_shufflevector(y[k], y[k + 2], 0, 1, 4, 5);
+        x[k + 2] = __builtin_shufflevector(y[k], y[k + 2], 2, 3, 6, 7);
+    }
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k)
+        *(NAME(four) *)(to + k * column) = x[k];
+#else
+    for (int i = 0; i < 4; ++i)
+        for (int k = 0; k < 4; ++k)
+            to[i * column + k] = lines[k][i];
+#endif
+}
+
+/* One full strip, of entries that lie in a run, or of terms that do, or of others. */
+static inline __attribute__((always_inline)) void NAME(pack_strip)(
+    const T *from, const long *along, const long *terms, long n_terms, int is_run,
+    int are_terms_run, T *to, const int width)
+{
+    if (is_run) {
+        from += along[0];
+        for (long k = 0; k < n_terms; ++k)
+            for (int r = 0; r < width; ++r)
+                to[k * width + r] = from[terms[k] + r];
+        return;
+    }
+    for (int r = 0; r < width; r += width % 4 ? 2 : 4) {
+        long k = 0;
+        if (are_terms_run && width % 4 == 0) {
+            const T *lines[4];
+            for (int line = 0; line < 4; ++line)
+                lines[line] = from + along[r + line] + terms[0];
+            for (; k + 4 <= n_terms; k += 4) {
+                NAME(turn_four)(lines, to + k * width + r, width);
+                for (int line = 0; line < 4; ++line)
+                    lines[line] += 4;
+            }
+        }
+        for (; k < n_terms; ++k)
+            for (int line = 0; line < (width % 4 ? 2 : 4); ++line)
+                to[k * width + r + line] = from[along[r + line] + terms[k]];
+    }
+}
+
+/* Strips of `width` entries for each term: to[strip][k][width], the last one filled up
+   with zeros. `along` are the offsets within a strip, `terms` those of the terms. */
+static inline __attribute__((always_inline)) void NAME(pack)(
+    const T *from, const long *along, long n_along, const long *terms, long n_terms,
+    T *to, const int width)
+{
+    const int is_run = are_adjacent(along, n_along);
+    const int are_terms_run = are_adjacent(terms, n_terms);
+    long i = 0;
+    for (; i + width <= n_along; i += width, to += width * n_terms)
+        NAME(pack_strip)(from, along + i, terms, n_terms,
+                         is_run || are_adjacent(along + i, width), are_terms_run, to, width);
+    if (i == n_along)
+        return;
+    memset(to, 0, width * n_terms * sizeof(T));
+    for (long k = 0; k < n_terms; ++k)
+        for (long r = 0; r < n_along - i; ++r)
+            to[k * width + r] = from[along[i + r] + terms[k]];
+}
+
+static void NAME(pack_rows)(
+    const T *from, const long *along, long n_along, const long *terms, long n_terms, T *to)
+{
+    NAME(pack)(from, along, n_along, terms, n_terms, to, ROWS);
+}
+
+static void NAME(pack_columns)(
+    const T *from, const long *along, long n_along, const long *terms, long n_terms, T *to)
+{
+    NAME(pack)(from, along, n_along, terms, n_terms, to, COLUMNS);
+}
+
+/* The same for complex numbers, with the real numbers that the 1m method multiplies
+   (Van Zee and Smith 2017): x of the first operand becomes two rows and two terms,
+   (re, im) times the real part of the second operand and (-im, re) times its imaginary
+   part. Offsets count complex numbers, `to` real ones. */
+static void NAME(pack_rows_1m)(
+    const T *from, const long *along, long n_along, const long *terms, long n_terms, T *to)
+{
+    const long width = ROWS;
+    for (long i = 0; i < n_along; i += width / 2, to += width * 2 * n_terms) {
+        long n = n_along - i < width / 2 ? n_along - i : width / 2;
+        if (n < width / 2)
+            memset(to, 0, width * 2 * n_terms * sizeof(T));
+        for (long r = 0; r < n; ++r)
+            for (long k = 0; k < n_terms; ++k) {
+                const T *x = from + 2 * (along[i + r] + terms[k]);
+                T *y = to + 2 * k * width + 2 * r;
+                y[0] = x[0], y[1] = x[1];
+                y[width] = -x[1], y[width + 1] = x[0];
+            }
+    }
+}
+
+static void NAME(pack_columns_1m)(
+    const T *from, const long *along, long n_along, const long *terms, long n_terms, T *to)
+{
+    const long width = COLUMNS;
+    for (long i = 0; i < n_along; i += width, to += width * 2 * n_terms) {
+        long n = n_along - i < width ? n_along - i : width;
+        if (n < width)
+            memset(to, 0, width * 2 * n_terms * sizeof(T));
+        for (long r = 0; r < n; ++r)
+            for (long k = 0; k < n_terms; ++k) {
+                const T *x = from + 2 * (along[i + r] + terms[k]);
+                to[2 * k * width + r] = x[0];
+                to[(2 * k + 1) * width + r] = x[1];
+            }
+    }
+}
+
+/* Some rows and columns of one entry of the batch, in blocks that fit the caches (Goto
+   and van de Geijn 2008): a panel of the second operand stays in L3, a block of the
+   first in L2, a strip of the panel in L1. Offsets are computed block by block. */
+static int NAME(packed)(const Problem *p, const Part *part, const T *a, const T *b, T *c)
+{
+    const long scale = p->is_complex ? 2 : 1;
+    const long n_terms = count(&p->terms), deep = BLOCK_TERMS / scale;
+    const long high = BLOCK_ROWS / ROWS * ROWS / scale;
+    const long wide = BLOCK_COLUMNS / COLUMNS * COLUMNS;
+    const long width_a = min(high, part->n_rows), width_b = min(wide, part->n_columns);
+    const long depth = min(deep, n_terms);
+    const long n_offsets = (1 + scale) * width_a + 2 * width_b + 2 * depth;
+    const long n_a = (width_a * scale + ROWS) * depth * scale;
+    const long n_b = (width_b + COLUMNS) * depth * scale;
+    long *rows_a = scratch(n_offsets * sizeof(long) + (n_a + n_b) * sizeof(T) + 128);
+    if (rows_a == NULL)
+        return -1;
+    long *rows_c = rows_a + width_a; /* of real numbers */
+    long *columns_b = rows_c + scale * width_a, *columns_c = columns_b + width_b;
+    long *terms_a = columns_c + width_b, *terms_b = terms_a + depth;
+    T *pack_a = (T *)(((uintptr_t)(terms_b + depth) + 63) & ~(uintptr_t)63);
+    T *pack_b = (T *)(((uintptr_t)(pack_a + n_a) + 63) & ~(uintptr_t)63);
+    /* of a result that fits no cache, and is written once; the processor would otherwise
+       read it first */
+    const int may_stream = n_terms <= deep && (uintptr_t)c % 64 == 0 &&
+                           count_result(p) * scale * sizeof(T) >= STREAMED_BYTES;
+    for (long j0 = 0; j0 < part->n_columns; j0 += wide) {
+        long n = min(wide, part->n_columns - j0);
+        offsets(&p->columns, part->first_column + j0, n, 0, columns_b);
+        offsets(&p->columns, part->first_column + j0, n, 1, columns_c);
+        for (long j = 0; scale == 2 && j < n; ++j)
+            columns_c[j] *= 2;
+        int are_lines = 1;
+        for (long j = 0; j < n; ++j)
+            are_lines = are_lines && columns_c[j] * (long)sizeof(T) % 64 == 0;
+        for (long k0 = 0; k0 < n_terms; k0 += deep) {
+            long k = min(deep, n_terms - k0), real_k = k * scale;
+            offsets(&p->terms, k0, k, 0, terms_a);
+            offsets(&p->terms, k0, k, 1, terms_b);
+            (scale == 2 ? NAME(pack_columns_1m) : NAME(pack_columns))(
+                b, columns_b, n, terms_b, k, pack_b);
+            for (long i0 = 0; i0 < part->n_rows; i0 += high) {
+                long m = min(high, part->n_rows - i0), real_m = m * scale;
+                offsets(&p->rows, part->first_row + i0, m, 0, rows_a);
+                offsets(&p->rows, part->first_row + i0, m, 1, rows_c);
+                for (long i = m - 1; scale == 2 && i >= 0; --i) {
+                    rows_c[2 * i + 1] = 2 * rows_c[i] + 1;
+                    rows_c[2 * i] = 2 * rows_c[i];
+                }
+                (scale == 2 ? NAME(pack_rows_1m) : NAME(pack_rows))(
+                    a, rows_a, m, terms_a, k, pack_a);
+                Lie lies[BLOCK_ROWS];
+                for (long i = 0; i < real_m; i += ROWS)
+                    lies[i / ROWS] = NAME(find_lie)(rows_c + i, real_m - i);
+                for (long j = 0; j < n; j += COLUMNS)
+                    for (long i = 0; i < real_m; i += ROWS)
+                        NAME(multiply_tile)(
+                            real_k, pack_a + i * real_k, pack_b + j * real_k, c, rows_c + i,
+                            min(ROWS, real_m - i), columns_c + j, min(COLUMNS, n - j),
+                            k0 > 0 ? ADD : may_stream && are_lines ? STREAM : STORE,
+                            lies[i / ROWS]);
+            }
+        }
+    }
+    if (may_stream)
+        FENCE();
+    return 0;
+}
