@@ -217,9 +217,9 @@ def test_products_of_matrices_beyond_the_blocks(dtype, shape):
 @pytest.mark.parametrize("subscripts", ["ka,kb->ab", "kac,kbd->abcd", "kac,kbd->acbd"])
 def test_results_that_fit_no_cache(subscripts, dtype):
     """They are written past the caches: whole lines so, the others as they lie."""
-    extents = dict(k=5, a=130, b=61, c=24, d=24)
+    extents = {"k": 5, "a": 130, "b": 61, "c": 24, "d": 24}
     if subscripts == "ka,kb->ab":
-        extents |= dict(a=2064, b=2112)
+        extents |= {"a": 2064, "b": 2112}
     rng = np.random.default_rng(0)
     a, b = (
         rng.random([extents[index] for index in term]).astype(dtype)
