@@ -254,9 +254,9 @@ def is_tensor(value: object) -> bool:
     return isinstance(value, getattr(torch, "Tensor", ()))
 
 
-def are_host_tensors(values: Sequence[object]) -> bool:
+def are_host_tensors(values: Sequence[Any]) -> bool:
     """Return whether these are plain, strided tensors of torch on the host."""
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     kind = getattr(torch, "Tensor", None)
     return all(
         type(x) is kind and x.device.type == "cpu" and x.layout == torch.strided
