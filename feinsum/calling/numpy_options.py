@@ -63,9 +63,10 @@ def einsum_with_options(
                 return _as_scalar(result) if out is None else out
     # arrays in their memory take the short way above, which tensors do not
     if not has_options and are_host_tensors(operands):
-        from feinsum.calling.dispatch import einsum
-
-        result = einsum(subscripts, *map(read_tensor, operands))
+        entries = tuple(map(read_tensor, operands))
+        result = compute(subscripts, entries)
+        if result is NotImplemented:
+            result = einsum_with_options(subscripts, entries)
         return as_given(result, operands)
     text, arrays = as_subscripts((subscripts, *operands))
     # the extension takes subscripts as text, which index lists have become only now
