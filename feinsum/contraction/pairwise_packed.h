@@ -225,35 +225,45 @@ static void NAME(pack_columns)(
 static void NAME(pack_rows_1m)(
     const T *from, const long *along, long n_along, const long *terms, long n_terms, T *to)
 {
-    const long width = ROWS;
-    for (long i = 0; i < n_along; i += width / 2, to += width * 2 * n_terms) {
-        long n = n_along - i < width / 2 ? n_along - i : width / 2;
-        if (n < width / 2)
-            memset(to, 0, width * 2 * n_terms * sizeof(T));
-        for (long r = 0; r < n; ++r)
-            for (long k = 0; k < n_terms; ++k) {
-                const T *x = from + 2 * (along[i + r] + terms[k]);
-                T *y = to + 2 * k * width + 2 * r;
-                y[0] = x[0], y[1] = x[1];
-                y[width] = -x[1], y[width + 1] = x[0];
+    enum { WIDTH = ROWS / 2 };
+    for (long i = 0; i < n_along; i += WIDTH, to += 2 * ROWS * n_terms) {
+        const long n = min(WIDTH, n_along - i);
+        if (n < WIDTH)
+            memset(to, 0, 2 * ROWS * n_terms * sizeof(T));
+        const int is_run = n == WIDTH && are_adjacent(along + i, WIDTH);
+        for (long k = 0; is_run && k < n_terms; ++k) {
+            const T *x = from + 2 * (along[i] + terms[k]);
+            T *y = to + 2 * k * ROWS;
+            for (int r = 0; r < ROWS; r += 2) {
+                y[r] = x[r], y[r + 1] = x[r + 1];
+                y[ROWS + r] = -x[r + 1], y[ROWS + r + 1] = x[r];
             }
+        }
+        for (long k0 = 0; !is_run && k0 < n_terms; k0 += TILE)
+            for (long r = 0; r < n; ++r)
+                for (long k = k0; k < min(k0 + TILE, n_terms); ++k) {
+                    const T *x = from + 2 * (along[i + r] + terms[k]);
+                    T *y = to + 2 * k * ROWS + 2 * r;
+                    y[0] = x[0], y[1] = x[1];
+                    y[ROWS] = -x[1], y[ROWS + 1] = x[0];
+                }
     }
 }
 
 static void NAME(pack_columns_1m)(
     const T *from, const long *along, long n_along, const long *terms, long n_terms, T *to)
 {
-    const long width = COLUMNS;
-    for (long i = 0; i < n_along; i += width, to += width * 2 * n_terms) {
-        long n = n_along - i < width ? n_along - i : width;
-        if (n < width)
-            memset(to, 0, width * 2 * n_terms * sizeof(T));
-        for (long r = 0; r < n; ++r)
-            for (long k = 0; k < n_terms; ++k) {
-                const T *x = from + 2 * (along[i + r] + terms[k]);
-                to[2 * k * width + r] = x[0];
-                to[(2 * k + 1) * width + r] = x[1];
-            }
+    for (long i = 0; i < n_along; i += COLUMNS, to += 2 * COLUMNS * n_terms) {
+        const long n = min(COLUMNS, n_along - i);
+        if (n < COLUMNS)
+            memset(to, 0, 2 * COLUMNS * n_terms * sizeof(T));
+        for (long k0 = 0; k0 < n_terms; k0 += TILE)
+            for (long r = 0; r < n; ++r)
+                for (long k = k0; k < min(k0 + TILE, n_terms); ++k) {
+                    const T *x = from + 2 * (along[i + r] + terms[k]);
+                    to[2 * k * COLUMNS + r] = x[0];
+                    to[(2 * k + 1) * COLUMNS + r] = x[1];
+                }
     }
 }
 
