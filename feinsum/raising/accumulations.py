@@ -259,8 +259,10 @@ def with_single_sums(
     """
     # First split sums only. Then multiply out instructions that are still refused,
     # since that adds terms.
+    looked_at, refused_ids = program.kernel, refused(program.kernel)
     for is_fine in (False, True):
-        refused_ids = refused(program.kernel)
+        if program.kernel is not looked_at:
+            looked_at, refused_ids = program.kernel, refused(program.kernel)
         for insn_id in sorted(refused_ids):
             insn = program.kernel.id_to_insn[insn_id]
             # it has to compute in a single floating point dtype

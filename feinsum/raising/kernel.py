@@ -97,12 +97,13 @@ def raise_kernel(
     t_unit = t_unit.with_kernel(with_loops_from_zero(t_unit[name]))
     if instructions is None:  # else `instructions` may select one of them
         t_unit = t_unit.with_kernel(without_no_ops(t_unit[name]))
-    raised = _raise_instructions(t_unit, name, instructions, long_extent)
+    typed = _infer_types(t_unit, name)
+    raised = _raise_instructions(t_unit, typed, name, instructions, long_extent)
     raised = with_profiles(raised, arguments or {})
     # Rewriting takes longer than raising, and most kernels do not need it: try it only
     # if something was refused, or if two inames may be one index.
     if raised.refused or count_joint_inames(raised):
-        other = _normalize_unit(t_unit, name)
+        other = _normalize_unit(t_unit, typed, name)
         raised = _choose_better(raised, other, instructions, long_extent)
     refusals = tuple(with_rewrite(refused, given_kernel) for refused in raised.refused)
     raised_ids = {insn_id for nest in raised.raised for insn_id in nest.instructions}
@@ -111,9 +112,13 @@ def raise_kernel(
 
 
 def _raise_instructions(
-    t_unit: lp.TranslationUnit, name: str, instructions: str | None, long_extent: int
+    t_unit: lp.TranslationUnit,
+    typed: lp.TranslationUnit,
+    name: str,
+    instructions: str | None,
+    long_extent: int,
 ) -> RaisedKernel:
-    table = _build_table(t_unit, name)
+    table = OperandTable(typed, typed[name])
     chosen = _select_instructions(table.kernel, instructions)
     # trees first: their instructions are no rows by themselves
     nests, reasons = raise_trees(table, chosen, long_extent)
@@ -130,8 +135,8 @@ def _raise_instructions(
     return RaisedKernel(raised_unit, name, tuple(nests), tuple(refused))
 
 
-def _build_table(t_unit: lp.TranslationUnit, name: str) -> OperandTable:
-    """Build the table of a kernel's operands, with types inferred.
+def _infer_types(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
+    """Infer the types of a kernel, and remove its tags.
 
     Raises:
         NotAnEinsumError: with the rule ``kernel``, if types cannot be inferred.
@@ -139,7 +144,7 @@ def _build_table(t_unit: lp.TranslationUnit, name: str) -> OperandTable:
     # operands are compared as expressions, which differ if their variables have tags
     plain = t_unit.with_kernel(without_tags(t_unit[name]))
     try:
-        typed = lp.infer_unknown_types(plain, expect_completion=False)
+        return lp.infer_unknown_types(plain, expect_completion=False)
     except Exception as error:  # Loopy raises errors of many kinds
         logger.debug("kernel %r", name, exc_info=True)
         kind = type(error).__name__
@@ -147,19 +152,21 @@ def _build_table(t_unit: lp.TranslationUnit, name: str) -> OperandTable:
             f"kernel {name!r}: Loopy cannot infer its types: {kind}: {error}",
             rule="kernel",
         ) from None
-    return OperandTable(typed, typed[name])
 
 
-def _normalize_unit(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
+def _normalize_unit(
+    t_unit: lp.TranslationUnit, typed: lp.TranslationUnit, name: str
+) -> lp.TranslationUnit:
     """Rewrite the kernel for raising; return it unchanged if that fails."""
 
     def list_refused(unit: lp.TranslationUnit) -> frozenset[str]:
-        table = _build_table(unit, name)
+        typed = _infer_types(unit, name)
+        table = OperandTable(typed, typed[name])
         _, nests = _raise_rows(table, _select_instructions(table.kernel, None))
         return frozenset(i for nest in nests for i in nest.instructions)
 
     try:
-        return normalize_kernel(t_unit, name, list_refused)
+        return normalize_kernel(t_unit, typed, name, list_refused)
     except Exception:  # Loopy raises errors of many kinds
         logger.debug("kernel %r is not rewritten", name, exc_info=True)
         return t_unit
@@ -175,8 +182,9 @@ def _choose_better(
     if other[raised.kernel_name] is raised.t_unit[raised.kernel_name]:
         return raised
     try:
+        typed = _infer_types(other, raised.kernel_name)
         again = _raise_instructions(
-            other, raised.kernel_name, instructions, long_extent
+            other, typed, raised.kernel_name, instructions, long_extent
         )
     except NotAnEinsumError:
         return raised

@@ -46,7 +46,7 @@ from feinsum.raising.expressions import (
     get_subscripts,
     rewrite_accesses,
 )
-from feinsum.raising.functions import set_literal_dtypes, without_tags
+from feinsum.raising.functions import set_literal_dtypes
 from feinsum.raising.loops import with_joined_loops
 from feinsum.raising.operands import OperandTable
 from feinsum.raising.rewriting import RewrittenKernel, is_plain, without_no_ops
@@ -61,6 +61,7 @@ MOST_STEPS = 200
 
 def normalize_kernel(
     t_unit: lp.TranslationUnit,
+    typed: lp.TranslationUnit,
     name: str,
     refused: Callable[[lp.TranslationUnit], frozenset[str]],
 ) -> lp.TranslationUnit:
@@ -71,6 +72,7 @@ def normalize_kernel(
 
     Args:
         t_unit: the unit with the kernel.
+        typed: the same with its dtypes inferred and without tags.
         name: the name of the kernel.
         refused: returns the ids of a unit's instructions that are not yet einsums.
 
@@ -82,7 +84,7 @@ def normalize_kernel(
     if not _can_be_rewritten(kernel):
         return t_unit
     # join loops first, since split loops hide the loop of an axis
-    program = with_joined_loops(_build_program(t_unit.with_kernel(kernel), name))
+    program = with_joined_loops(_build_program(kernel, typed))
     program = with_own_versions(with_plain_subscripts(program))
     # a needless dependency would keep loops together
     program = with_true_order(program)
@@ -115,11 +117,9 @@ def _can_be_rewritten(kernel: lp.LoopKernel) -> bool:
     )
 
 
-def _build_program(t_unit: lp.TranslationUnit, name: str) -> RewrittenKernel:
-    """Build the program to rewrite, with its dtypes inferred and without tags."""
-    plain = t_unit.with_kernel(without_tags(t_unit[name]))
-    typed = lp.infer_unknown_types(plain, expect_completion=False)
-    kernel = typed[name]
+def _build_program(given: lp.LoopKernel, typed: lp.TranslationUnit) -> RewrittenKernel:
+    """Build the program to rewrite, with the dtypes and exact instructions of it."""
+    kernel = without_no_ops(typed[given.name])
     dtypes = {}
     for variable in (*kernel.args, *kernel.temporary_variables.values()):
         dtype = getattr(variable.dtype, "numpy_dtype", None)
@@ -132,7 +132,7 @@ def _build_program(t_unit: lp.TranslationUnit, name: str) -> RewrittenKernel:
     summable = frozenset(
         i.id for i in plain_insns if _is_exact(_with_sized(i, dtypes), table, dtypes)
     )
-    return RewrittenKernel(t_unit[name], dtypes, exact, exact | summable)
+    return RewrittenKernel(given, dtypes, exact, exact | summable)
 
 
 def _with_sized(

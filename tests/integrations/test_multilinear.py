@@ -15,6 +15,9 @@ from feinsum.integrations.multilinear import (
 )
 from tests.portions import spread
 
+# what is called is tested, and no kernel has to be built for it
+pytestmark = pytest.mark.usefixtures("usual_calls")
+
 CASES = [
     ("ij,jk->ik", (2, 3), (3, 4)),
     ("ij,jk", (2, 3), (3, 4)),

@@ -9,6 +9,9 @@ import pytest
 import feinsum
 
 cotengra = pytest.importorskip("cotengra")
+# who computes the steps is tested, and no kernel has to be built for them
+pytestmark = pytest.mark.usefixtures("usual_calls")
+
 RNG = np.random.default_rng(3)
 
 

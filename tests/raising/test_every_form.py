@@ -26,7 +26,7 @@ from tests.transforms.support import LOOPY_WARNINGS
 
 pytestmark = LOOPY_WARNINGS
 
-SHORT, LONG = 110, 20_000
+SHORT, LONG = 60, 20_000
 """How many kernels are tried in every run, and in a long one."""
 
 
@@ -113,7 +113,7 @@ def test_most_are_einsums(units):
 
     @seed(0)
     @given(units)
-    @settings(max_examples=20, database=None, phases=[Phase.generate])
+    @settings(max_examples=10, database=None, phases=[Phase.generate])
     def look(unit):
         raised = raise_kernel(unit)
         seen.append(len(raised.raised) > len(raised.refused))

@@ -1,6 +1,7 @@
 """Kernels of loops, private values and flat arrays are raised to what they compute.
 
-Each is run as it is given, on the device, and with its einsums evaluated by numpy.
+Each is interpreted as it is given, run on the device as it is rewritten, and computed
+with its einsums evaluated by numpy.
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ def on_device(unit, arguments):
 def assert_same(unit, raised, n=5, tolerance=1e-12):
     """The kernel, the rewritten kernel and its einsums compute one result."""
     arguments = draw_arguments(unit, {"n": n}, np.random.default_rng(n))
-    expected = on_device(unit, arguments)
-    written = {name: np.full_like(value, np.nan) for name, value in expected.items()}
-    found = run_raised(raised.t_unit, raised.raised, {**written, **arguments, "n": n})
     again = on_device(raised.t_unit, arguments)
-    for name, value in expected.items():
+    written = {name: np.full_like(value, np.nan) for name, value in again.items()}
+    arrays = {**written, **arguments, "n": n}
+    expected = run(unit, arrays)
+    found = run_raised(raised.t_unit, raised.raised, arrays)
+    for name in again:
         for other in (found[name], again[name]):
-            np.testing.assert_allclose(other, value, tolerance, tolerance)
+            np.testing.assert_allclose(other, expected[name], tolerance, tolerance)
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import loopy as lp
 import numpy as np
@@ -19,6 +20,7 @@ from feinsum.retrieval.matching import N_PREDICTED
 from feinsum.targets.host import HostCTarget
 from feinsum.transforms import find_transform, list_configurations
 from tests.loopy_kernels import build_kernel
+from tests.portions import spread
 from tests.retrieval.facts import fact, here
 from tests.retrieval.recipes import first_recipe
 from tests.retrieval.support import given, predicted
@@ -102,8 +104,9 @@ REMOVED = (
 )
 
 
-@pytest.mark.parametrize("is_foreign", [True, False])
-@pytest.mark.parametrize("text", REMOVED)
+@pytest.mark.parametrize(
+    ("is_foreign", "text"), spread(product([True, False], REMOVED), 5)
+)
 def test_a_fact_of_a_family_that_was_removed_is_skipped(kernel, text, is_foreign):
     """Whoever recorded it; the next recipe is used, and one reason is given."""
     removed, environment = TransformSpec.parse(text), another_processor(is_foreign)

@@ -164,7 +164,7 @@ def check(statements: tuple[str, ...], names: list[str]) -> None:
         np.testing.assert_allclose(result, expected[name], rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", spread(SETTINGS, 11))
+@pytest.mark.parametrize("name", spread(SETTINGS, 8))
 def test_one_setting(name):
     """Each alone; most do not keep a recipe from being applied."""
     check(KERNELS["two nests"], [name])
