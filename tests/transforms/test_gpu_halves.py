@@ -7,6 +7,7 @@ fibers, at ragged extents.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import loopy as lp
 import numpy as np
@@ -131,7 +132,7 @@ def run_by_fibers(case, unit, arrays, sizes):
     return [results[name] for name in case.nest.outputs]
 
 
-@pytest.mark.parametrize(("name", "changes", "dtype"), spread(CASES, 11))
+@pytest.mark.parametrize(("name", "changes", "dtype"), spread(CASES, 8))
 def test_a_product_has_no_race_and_is_rounded_once(name, changes, dtype):
     """Work-group by work-group."""
     case = generated(in_dtype(PRODUCTS[name], dtype))
@@ -144,7 +145,7 @@ def test_a_product_has_no_race_and_is_rounded_once(name, changes, dtype):
 
 
 @needs_nvrtc
-@pytest.mark.parametrize(("name", "changes", "dtype"), spread(CASES[1:], 11))
+@pytest.mark.parametrize(("name", "changes", "dtype"), spread(CASES[1:], 8))
 def test_the_code_for_cuda_is_rounded_once(name, changes, dtype, stand_in):
     """At run-time extents at which rows are aligned, and at which they are not."""
     case = generated(in_dtype(PRODUCTS[name], dtype))
@@ -157,6 +158,15 @@ def test_the_code_for_cuda_is_rounded_once(name, changes, dtype, stand_in):
             assert_rounded_once(result, value)
 
 
+ON_TILES = [
+    ("asynchronous", (37, 40, 18)),
+    ("asynchronous", (16, 21, 35)),
+    ("registers", (16, 21, 35)),
+    ("registers", (37, 40, 18)),
+    ("arguments", (37, 40, 18)),
+    ("arguments", (16, 21, 35)),
+]
+"""Every way to copy with each kind of rows; every run has each way and each kind."""
 GATED = """
 out[i, j] = sum(k, (scale*(A[i, k] + G[i, k]) + shift)*B[k, j])
 """
@@ -176,8 +186,7 @@ def gated(n, k, m):
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("copies", ["asynchronous", "registers", "arguments"])
-@pytest.mark.parametrize("extents", [(37, 40, 18), (16, 21, 35)])
+@pytest.mark.parametrize(("copies", "extents"), spread(ON_TILES, 3))
 def test_functions_are_evaluated_on_tiles(copies, extents, stand_in):
     """Their values are halves; beyond the sum they are zero."""
     case = gated(*extents)
@@ -205,13 +214,16 @@ LARGE = einsum("ik,kj->ij", *halves(A=("n", "k"), B=("k", "m")))
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
-    "parameters", spread([(start,) for start in HALF_STARTS], 3), ids=str
+    ("parameters", "dtype", "architecture"),
+    spread(product(HALF_STARTS, DTYPES, ["sm_80", "sm_90"]), 4),
+    ids=str,
 )
 def test_large_tiles_stay_in_registers(parameters, dtype, architecture):
-    """Of every start, at run-time extents."""
+    """Of every start, at run-time extents.
+
+    Every run has each dtype for each architecture, with another start.
+    """
     e = in_dtype(LARGE, dtype)
     spec = GPU_MMA.spec(dict(zip(NAMES, (*parameters, 1, 1), strict=True)))
     for launch in get_recipe_figures(spec, e, architecture):
