@@ -124,8 +124,12 @@ def run_in_groups(case, unit, arrays, sizes, expected):
     return [execution.outputs[name] for name in case.nest.outputs]
 
 
-def run_by_fibers(case, unit, arrays, sizes):
-    bound = compile_kernel(unit, open_device("cuda")).bind({**arrays, **sizes})
+def compiled(unit):
+    return compile_kernel(unit, open_device("cuda"))
+
+
+def run_by_fibers(case, kernel, arrays, sizes):
+    bound = kernel.bind({**arrays, **sizes})
     bound.poison()
     bound.run()
     results = bound.read()
@@ -150,10 +154,11 @@ def test_the_code_for_cuda_is_rounded_once(name, changes, dtype, stand_in):
     """At run-time extents at which rows are aligned, and at which they are not."""
     case = generated(in_dtype(PRODUCTS[name], dtype))
     unit = case.apply(spec_of(GPU_MMA, case.einsum, {**SMALL, **changes}))
+    kernel = compiled(unit)
     for extents in EXTENTS if case.einsum.size_params else [()]:
         sizes = sizes_of(case.einsum, extents)
         arrays, expected = draw(case.einsum, sizes)
-        results = run_by_fibers(case, unit, arrays, sizes)
+        results = run_by_fibers(case, kernel, arrays, sizes)
         for result, value in zip(results, expected, strict=True):
             assert_rounded_once(result, value)
 
@@ -201,7 +206,7 @@ def test_functions_are_evaluated_on_tiles(copies, extents, stand_in):
     wide = {name: value.astype(np.float32) for name, value in arrays.items()}
     factor = np.float32(0.75) * (wide["A"] + wide["G"]) + np.float32(0.5)
     expected = factor.astype(FLOAT16).astype(np.float32) @ wide["B"]
-    (result,) = run_by_fibers(case, unit, arrays, scalars)
+    (result,) = run_by_fibers(case, compiled(unit), arrays, scalars)
     assert np.allclose(result.astype(np.float32), expected, rtol=2.0**-10, atol=1e-3)
     zeros = {"out": np.zeros((n, m), FLOAT16)}
     execution = execute_groups(unit, {**arrays, **scalars, **zeros})
@@ -257,5 +262,5 @@ def test_other_families_round_once(transform, stand_in):
     unit = case.apply(spec_of(transform, e, {}))
     sizes = {"n": 37, "m": 18}
     arrays, expected = draw(e, sizes)
-    (result,) = run_by_fibers(case, unit, arrays, sizes)
+    (result,) = run_by_fibers(case, compiled(unit), arrays, sizes)
     assert_rounded_once(result, expected[0])
