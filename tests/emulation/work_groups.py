@@ -28,7 +28,7 @@ from loopy.schedule import (
     get_insn_ids_for_block_at,
     linearize,
 )
-from loopy.symbolic import constraint_to_cond_expr
+from loopy.symbolic import constraint_to_cond_expr, get_dependencies
 from pymbolic import primitives as p
 from pymbolic.mapper.evaluator import EvaluationMapper, evaluate
 from pytools.tag import Tag
@@ -247,6 +247,21 @@ class _Run:
             ]
         return self._conditions[inames]
 
+    def names_in_conditions(self, inames: frozenset[str]) -> frozenset[str]:
+        """The variables in conditions that are there already."""
+        if inames not in self._names:
+            self._names[inames] = frozenset(
+                name
+                for alternative in self._conditions[inames]
+                for condition in alternative
+                for name in get_dependencies(condition)
+            )
+        return self._names[inames]
+
+    @cached_property
+    def _names(self) -> dict[frozenset[str], frozenset[str]]:
+        return {}
+
     @cached_property
     def _conditions(self) -> dict[frozenset[str], list[list[Any]]]:
         return {}
@@ -277,6 +292,7 @@ class _Group:
         self.run, self.number = run, number
         self.n_items = prod(block)
         self.values: dict[str, Any] = {}
+        self._inside: dict[frozenset[str], Array] = {}
         # axis 0 varies fastest, as on a GPU: a warp is WARP neighbours in this order
         local = np.unravel_index(np.arange(self.n_items), tuple(block)[::-1] or (1,))
         for name, iname in run.kernel.inames.items():
@@ -316,15 +332,23 @@ class _Group:
         end = _end_of_loop(self.run.kernel.linearization, at)
         for value in self.run.span(iname):
             self.values[iname] = np.full(self.n_items, value)
+            self._inside.clear()
             self.mask = outside & self._is_inside(self.loops)
             if self.mask.any():
                 self.execute(at + 1)
         self.values.pop(iname, None)
+        self._inside.clear()
         self.mask, self.loops = outside, around
         return end
 
     def _is_inside(self, inames: frozenset[str]) -> Array:
-        """Which work-items are within the loops at the values that they have."""
+        """Which work-items are within the loops at the values that they have.
+
+        Statements that follow each other within the same loops share the answer, unless
+        a domain depends on what they compute.
+        """
+        if inames in self._inside:
+            return self._inside[inames]
         value_of = _Values(self, self.mask)
         found = np.zeros(self.n_items, bool)
         known = frozenset(self.values)
@@ -333,6 +357,8 @@ class _Group:
             for condition in alternative:
                 holds &= np.broadcast_to(value_of(condition), self.n_items)
             found |= holds
+        if self.run.names_in_conditions(inames) <= known | self.run.scalars.keys():
+            self._inside[inames] = found
         return found
 
     def _barrier(self) -> None:

@@ -11,6 +11,7 @@ from feinsum.measure import open_device
 from feinsum.measure.gpu_figures import get_start_figures
 from feinsum.measure.judging import judge_recipe
 from feinsum.measure.verdicts import VerificationRequest
+from feinsum.transforms import find_applicable_transforms
 from feinsum.transforms.gpu import GPU_POINTS
 from tests.targets.cuda.stand_in import needs_nvrtc, stand_in
 from tests.transforms.support import LOOPY_WARNINGS
@@ -24,8 +25,18 @@ PRODUCT = einsum(
 )
 
 
-def test_every_start_has_figures():
+OF_MANY_STARTS = {"gpu_elements", "gpu_operator"}
+"""Families whose starts take long to compile, and show nothing that others do not."""
+
+
+def test_every_start_has_figures(monkeypatch):
     """More sums in registers take more of them, larger tiles more shared memory."""
+
+    def find(*args):
+        found = find_applicable_transforms(*args)
+        return [one for one in found if one.name not in OF_MANY_STARTS]
+
+    monkeypatch.setattr("feinsum.measure.gpu_figures.find_applicable_transforms", find)
     found = get_start_figures(PRODUCT, "sm_80")
     assert {one.spec.name for one in found} >= {"gpu_product", "gpu_rows", "gpu_points"}
     assert all(0 < one.occupancy <= 1 for one in found)

@@ -228,6 +228,7 @@ LARGE = einsum(
     array("B", (48, 32, 24, 32)),
 )
 """As in suites of coupled cluster."""
+LARGE_STARTS = [*GPU_MMA.starts(Workload(LARGE))]
 NEED_CUDA = {
     GPU_MATRICES: "takes CUDA and cuBLAS; take gpu_product",
     GPU_MMA: "takes CUDA and a GPU of sm_80 or newer",
@@ -349,9 +350,13 @@ def test_a_gpu_without_tensor_cores_is_refused(monkeypatch):
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 @pytest.mark.parametrize(
-    "parameters", spread(GPU_MMA.starts(Workload(LARGE)), 2), ids=str
+    ("parameters", "architecture"),
+    [
+        *spread([(start, "sm_80") for start in LARGE_STARTS], 1),
+        *spread([(start, "sm_90") for start in reversed(LARGE_STARTS)], 1),
+    ],
+    ids=str,
 )
 def test_large_tiles_stay_in_registers(parameters, architecture):
     """Of every start for tensor cores, for indices that take divisions."""
@@ -565,28 +570,37 @@ def test_functions_of_operands_are_fused(transform, changes, stand_in):
 
 
 @needs_nvrtc
-@pytest.mark.parametrize("name", ["face mass", "gradient of three", "divergence"])
-def test_functions_of_operators_are_evaluated_after_the_copies(name, stand_in):
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("face mass", {}),
+        ("face mass", {"turns": 1}),
+        ("face mass", {"ahead": False}),
+        ("divergence", {}),
+        pytest.param("divergence", {"turns": 1}, marks=pytest.mark.long),
+        pytest.param("divergence", {"ahead": False}, marks=pytest.mark.long),
+        ("gradient of three", {}),
+        pytest.param("gradient of three", {"turns": 1}, marks=pytest.mark.long),
+        pytest.param("gradient of three", {"ahead": False}, marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_functions_of_operators_are_evaluated_after_the_copies(name, changes, stand_in):
     """Once for each value, on entries that are copied during the product, unless they
     need too much shared memory.
     """
     case = with_functions(ALL[name])
-    for changes in ({}, {"turns": 1}, {"ahead": False}):
-        spec = spec_of(GPU_OPERATOR_MMA, name, {"width": 16, **changes})
-        unit = case.apply(spec)
-        source = cuda_code(unit.copy(target=CudaTarget())).source
-        assert ("feinsum_copy(1, " in source) == (changes != {"ahead": False})
-        sizes = sizes_of(case.einsum, (37,))
-        case.assert_right(unit, [sizes, sizes_of(case.einsum, (150,))], "cuda")
-        # emulation takes most of the time: every kind of copies for one operator only
-        if changes and name != "face mass":
-            continue
-        arguments, expected, _ = case._reference(sizes)
-        outputs = {out: np.zeros_like(value) for out, value in expected.items()}
-        execution = execute_groups(unit, {**arguments, **outputs})
-        assert execution.races == ()
-        for out, value in expected.items():
-            assert np.allclose(execution.outputs[out], value)
+    unit = case.apply(spec_of(GPU_OPERATOR_MMA, name, {"width": 16, **changes}))
+    source = cuda_code(unit.copy(target=CudaTarget())).source
+    assert ("feinsum_copy(1, " in source) == (changes != {"ahead": False})
+    sizes = sizes_of(case.einsum, (37,))
+    case.assert_right(unit, [sizes, sizes_of(case.einsum, (150,))], "cuda")
+    arguments, expected, _ = case._reference(sizes)
+    outputs = {out: np.zeros_like(value) for out, value in expected.items()}
+    execution = execute_groups(unit, {**arguments, **outputs})
+    assert execution.races == ()
+    for out, value in expected.items():
+        assert np.allclose(execution.outputs[out], value)
 
 
 def with_functions(e):
