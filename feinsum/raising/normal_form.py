@@ -117,22 +117,22 @@ def _can_be_rewritten(kernel: lp.LoopKernel) -> bool:
     )
 
 
-def _build_program(given: lp.LoopKernel, typed: lp.TranslationUnit) -> RewrittenKernel:
-    """Build the program to rewrite, with the dtypes and exact instructions of it."""
-    kernel = without_no_ops(typed[given.name])
+def _build_program(kernel: lp.LoopKernel, typed: lp.TranslationUnit) -> RewrittenKernel:
+    """Build the program to rewrite, with dtypes and exact instructions as typed."""
+    typed_kernel = without_no_ops(typed[kernel.name])
     dtypes = {}
-    for variable in (*kernel.args, *kernel.temporary_variables.values()):
+    for variable in (*typed_kernel.args, *typed_kernel.temporary_variables.values()):
         dtype = getattr(variable.dtype, "numpy_dtype", None)
         if isinstance(dtype, np.dtype):
             dtypes[variable.name] = dtype
-    table = OperandTable(typed, kernel)
-    plain_insns = [insn for insn in kernel.instructions if is_plain(insn)]
+    table = OperandTable(typed, typed_kernel)
+    plain_insns = [insn for insn in typed_kernel.instructions if is_plain(insn)]
     # a rewritten kernel would drop or move conversions: find instructions without any
     exact = frozenset(i.id for i in plain_insns if _is_exact(i, table, dtypes))
     summable = frozenset(
         i.id for i in plain_insns if _is_exact(_with_sized(i, dtypes), table, dtypes)
     )
-    return RewrittenKernel(given, dtypes, exact, exact | summable)
+    return RewrittenKernel(kernel, dtypes, exact, exact | summable)
 
 
 def _with_sized(
