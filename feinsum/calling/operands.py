@@ -255,10 +255,10 @@ def is_tensor(value: object) -> bool:
 
 
 def are_host_tensors(values: Sequence[Any]) -> bool:
-    """Return whether these are plain, strided tensors of torch on the host."""
+    """Return whether these are some plain, strided tensors of torch on the host."""
     torch: Any = sys.modules.get("torch")
     kind = getattr(torch, "Tensor", None)
-    return all(
+    return bool(values) and all(
         type(x) is kind and x.device.type == "cpu" and x.layout == torch.strided
         for x in values
     )

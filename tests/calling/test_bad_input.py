@@ -58,6 +58,13 @@ def test_a_refused_operand_has_its_position(operand, words):
         tune("ij,jk->ik", np.ones((3, 3)), np.ones((3, 3), object))
 
 
+@pytest.mark.parametrize("subscripts", ["ij->i", "->", ""])
+def test_a_call_without_operands_is_refused(subscripts):
+    for use in (call_einsum, einsum, contract):
+        with pytest.raises(InvalidEinsumError, match="0 operands were given"):
+            use(subscripts)
+
+
 # extents of 0 and 1
 
 
