@@ -35,6 +35,9 @@ def evaluate_by_numpy(
     >>> evaluate_by_numpy([("i",), ("i",)], (), [np.arange(3), np.arange(3)])
     array(5)
     """
+    # numpy 2.4 corrupts memory for some empty products of longdouble
+    if len(arrays) > 1 and any(array.size == 0 for array in arrays):
+        return _make_zeros(inputs, output, arrays, out)
     if len({index for term in inputs for index in term}) > MAX_LETTERS:
         return _without_ones(inputs, output, arrays)
     number: dict[str, int] = {}
@@ -52,6 +55,21 @@ def evaluate_by_numpy(
         return _as_array(result, arrays)
     # not einsum's order="C", which makes numpy read operands in that order: slowly
     return result if is_view else np.asarray(result, order="C")
+
+
+def _make_zeros(
+    inputs: Sequence[IndexList], output: IndexList, arrays: Arrays, out: Any
+) -> Any:
+    """Return the result of a sum without terms, or one without entries."""
+    extents: dict[str, int] = {}
+    for array, term in zip(arrays, inputs, strict=True):
+        for index, n in zip(term, array.shape, strict=True):
+            extents[index] = n if n != 1 else extents.get(index, 1)
+    zeros = np.zeros([extents[i] for i in output], np.result_type(*arrays))
+    if out is None:
+        return zeros
+    out[...] = zeros
+    return out
 
 
 def _without_ones(

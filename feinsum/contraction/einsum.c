@@ -457,7 +457,9 @@ static Way choose_way(const Call *call, int is_kernels, int are_integers,
         return PYTHON; /* which searches for longer, and can be interrupted */
     if (!is_kernels) { /* Python converts operands of several dtypes for the kernel */
         const int is_for_numpy = are_integers || network->n_points <= SMALL;
-        return n_operands <= 2 && is_for_numpy ? NUMPY : PYTHON;
+        /* numpy 2.4 corrupts memory for some empty products of longdouble */
+        const int is_empty = n_operands == 2 && network->n_points == 0;
+        return n_operands <= 2 && is_for_numpy && !is_empty ? NUMPY : PYTHON;
     }
     return KERNEL;
 }

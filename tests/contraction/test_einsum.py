@@ -110,6 +110,22 @@ def test_out_gets_the_result(call, step, order):
     assert (memory == 7).all()
 
 
+@pytest.mark.parametrize("dtype", ["g", "G", "e", "i", "?"])
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [("ij,ik->ijk", [(3, 4), (3, 0)]), ("ij,jk->ik", [(3, 0), (0, 4)]),
+     ("i,ij,ij->j", [(1,), (0, 4), (0, 1)])],
+)  # fmt: skip
+def test_an_empty_product_is_not_given_to_numpy(text, shapes, dtype, monkeypatch):
+    """Which corrupts memory for some: these have no terms, or no entries."""
+    operands = [np.ones(shape, dtype) for shape in shapes]
+    expected = np.zeros(np.einsum(text, *map(np.ones, shapes)).shape, dtype)
+    monkeypatch.setattr(np, "einsum", None)
+    result = feinsum.einsum(text, *operands)
+    assert (result.dtype, result.shape) == (expected.dtype, expected.shape)
+    assert (result == expected).all()
+
+
 @pytest.mark.parametrize(
     "out",
     [
