@@ -214,7 +214,7 @@ def _find_alike(
     """Find the notations with the key of an einsum, and whether time ran out."""
     profile = sorted(map(len, inputs)), len(output)
     alike: list[str] = []
-    n_new = 0
+    n_new, is_partial = 0, False
     for notation in sorted(notations):
         is_enough = n_new >= MAX_COMPARED or len(alike) >= MAX_NOTATIONS
         if is_enough or time.monotonic() > deadline:
@@ -226,28 +226,29 @@ def _find_alike(
             continue
         # spellings with a cached key cost nothing
         n_new += hashkey(notation) not in _spellings
-        if _compute_key(notation)[0] == key:
-            alike.append(notation)
-    return alike, False
+        try:
+            if _compute_key(notation, deadline - time.monotonic())[0] == key:
+                alike.append(notation)
+        except FeinsumError:  # it took too long, as on a busy machine
+            is_partial = True
+    return alike, is_partial
 
 
-_spellings: LRUCache[Any, tuple[str | None, str]] = LRUCache(
-    CACHE_BYTES, estimate_bytes
-)
+_spellings: LRUCache[Any, tuple[str, str]] = LRUCache(CACHE_BYTES, estimate_bytes)
 
 
-@cached(_spellings, lock=Lock())
-def _compute_key(notation: str) -> tuple[str | None, str]:
-    """Return the key of a workload's subscripts, if it has any, and its notation.
+@cached(_spellings, key=lambda notation, _: hashkey(notation), lock=Lock())
+def _compute_key(notation: str, limit_s: float) -> tuple[str, str]:
+    """Return the key of a workload's subscripts, and its notation.
 
     With the notation in the result, the cache knows the size of the entry.
+
+    Raises:
+        FeinsumError: if it is not found within the limit.
     """
     terms, _, output = notation.partition("->")
     inputs = tuple(tuple(term.split()) for term in terms.split(","))
-    try:
-        return _compute_shape_key(inputs, tuple(output.split()), 0.5), notation
-    except FeinsumError:
-        return None, notation
+    return _compute_shape_key(inputs, tuple(output.split()), limit_s), notation
 
 
 def _compute_shape_key(

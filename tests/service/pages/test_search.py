@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from feinsum.canonical import canonicalize
 from feinsum.db.server.serving import open_serving_store
+from feinsum.errors import CanonicalizationError
 from feinsum.ir import from_text
 from feinsum.service.pages.search import SearchCriteria, SearchView, search
 from feinsum.service.pages.words import make_notation
@@ -73,6 +75,27 @@ def test_microarchitectures_find_devices_and_their_workloads(client):
         both = found(client, q="ij,j", device=device.id)
         expected = [f"/workloads/{MATVEC_KEY}"] if design == "zen4" else []
         assert links(both, "/workloads/") == expected
+
+
+def test_a_search_that_took_too_long_is_not_remembered(client, monkeypatch):
+    """It says that it is incomplete; the next one compares what it left."""
+    store_of(client).add_all([make_fact(workload=MATVEC)])
+    module = sys.modules[search.__module__]
+    compute_key = module._compute_shape_key
+    calls = []
+
+    def fail_second(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise CanonicalizationError("no form within the limit")
+        return compute_key(*arguments)
+
+    module._spellings.clear()
+    monkeypatch.setattr(module, "_compute_shape_key", fail_second)
+    page = found(client, q="ij,j")
+    assert "timed out before comparing all; try again" in text_of(page)
+    page = found(client, q="ij,j")
+    assert links(page, "/workloads/") == [f"/workloads/{MATVEC_KEY}"]
 
 
 def test_workloads_have_an_order(client):
