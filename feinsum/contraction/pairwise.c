@@ -37,8 +37,8 @@
 #define MIN_PACKED_ROWS 8
 
 /* Entries of the first operand up to which packing them takes longer than it saves: so
-   they stay in L2, if their columns are not far apart; and fewer, where they are copied
-   to lie in runs. Measured on Sapphire Rapids, with vectors of 64 and 32 bytes. */
+   they stay in L2, if their columns are not far apart, and the result is not written past
+   the caches; and fewer, where they are copied to lie in runs. Measured on Sapphire Rapids, with vectors of 64 and 32 bytes. */
 #define MAX_DIRECT 32768
 #define MAX_COPIED 4096
 
@@ -124,10 +124,10 @@ static int choose_method(Problem *p, int is_single)
     }
     const int are_rows = is_contiguous(&p->rows, 0);
     const int is_small = n_rows * n_terms <= MAX_COPIED && n_columns >= 8;
+    const int is_streamed = n_rows * n_columns * (is_single ? 4 : 8) >= STREAMED_BYTES;
+    const int is_close = are_rows && find_span(&p->terms, 0) <= 2 * MAX_DIRECT;
     const int is_in_cache =
-        n_rows * n_terms <= (are_rows && find_span(&p->terms, 0) <= 2 * MAX_DIRECT
-                                 ? MAX_DIRECT
-                                 : MAX_COPIED);
+        n_rows * n_terms <= (is_close && !is_streamed ? MAX_DIRECT : MAX_COPIED);
     /* rows of less than a vector */
     const int is_narrow = (p->is_complex ? 2 : 1) * n_rows < (is_single ? 4 : 2);
     if (!is_narrow && is_contiguous(&p->rows, 1) && (are_rows || is_small) &&

@@ -556,10 +556,12 @@ static int NAME(by_rows)(const Problem *p, const Part *part, Offsets *o)
             continue;
         }
         /* in blocks, so that the error does not grow with the number of terms */
-        for (long k = 0; k < n_terms; k += DIRECT_TERMS)
-            NAME(direct)(a, of_copy.terms_a + k, b, o->terms_b + k,
-                         min(DIRECT_TERMS, n_terms - k), o->columns_b, o->n_columns, c,
-                         o->columns_c, n_rows, k == 0);
+        for (long j = 0; j < o->n_columns; j += DIRECT_COLUMNS)
+            for (long k = 0; k < n_terms; k += DIRECT_TERMS)
+                NAME(direct)(a, of_copy.terms_a + k, b, o->terms_b + k,
+                             min(DIRECT_TERMS, n_terms - k), o->columns_b + j,
+                             min(DIRECT_COLUMNS, o->n_columns - j), c, o->columns_c + j,
+                             n_rows, k == 0);
     }
     if (copy != NULL)
         free(of_copy.terms_a);

@@ -19,7 +19,12 @@
 
 /* Terms that are added up in registers, by rounding as coarse as the type's. */
 #define DIRECT_TERMS 512
+/* Columns that are computed for all rows, before others: so many stay in L2. */
+#define DIRECT_COLUMNS 48
 #define BLOCK_OF_DOT 1024
+
+/* Bytes of results that packed products write past the caches. */
+#define STREAMED_BYTES (1 << 25)
 
 /* Products of an entry of a small operand from which on a copy of it is worth it. */
 #define MIN_SHARED_ENTRY 4

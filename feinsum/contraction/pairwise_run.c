@@ -21,9 +21,6 @@
 #define BLOCK_ROWS 144
 #define BLOCK_COLUMNS 1024
 
-/* Bytes of results that are written past the caches. */
-#define STREAMED_BYTES (1 << 25)
-
 /* How a tile is written; STREAM past the caches. */
 enum { ADD, STORE, STREAM };
 

@@ -199,7 +199,8 @@ def test_any_contraction(data):
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [((1, 1, 1), "c8"), ((7, 300, 5), "f8"), ((200, 600, 90), "f4"),
-     ((200, 600, 90), "c16"), ((2, 9000, 3), "f8")],
+     ((200, 600, 90), "c16"), ((2, 9000, 3), "f8"), ((100, 40, 60), "f8"),
+     ((100, 12, 60), "c8")],
 )  # fmt: skip
 def test_products_of_matrices_beyond_the_blocks(dtype, shape):
     """In all orders of all axes, by all ways: packed, direct and by dot products."""
