@@ -75,7 +75,7 @@ static inline void NAME(store)(
 }
 
 /* How a strip of rows lies in the result. */
-static Lie NAME(find_lie)(const long *rows, long n_rows)
+static RowLayout NAME(find_layout)(const long *rows, long n_rows)
 {
     int is_line = BYTES == 64 || are_adjacent(rows, ROWS);
     if (n_rows < ROWS)
@@ -92,10 +92,10 @@ static Lie NAME(find_lie)(const long *rows, long n_rows)
    computed in a buffer. */
 static void NAME(multiply_tile)(
     long n_terms, const T *a, const T *b, T *c, const long *rows, long n_rows,
-    const long *columns, long n_columns, int write, Lie lie)
+    const long *columns, long n_columns, int write, RowLayout layout)
 {
-    if (lie != SCATTERED && n_columns == COLUMNS) {
-        if (write == STREAM && lie == IN_LINES) {
+    if (layout != SCATTERED && n_columns == COLUMNS) {
+        if (write == STREAM && layout == IN_LINES) {
             NAME(multiply)(n_terms, a, b, c, rows, columns, STREAM, VECTORS, COLUMNS);
             return;
         }
@@ -318,16 +318,16 @@ static int NAME(packed)(const Problem *p, const Part *part, const T *a, const T 
                 }
                 (scale == 2 ? NAME(pack_rows_1m) : NAME(pack_rows))(
                     a, rows_a, m, terms_a, k, pack_a);
-                Lie lies[BLOCK_ROWS];
+                RowLayout layouts[BLOCK_ROWS];
                 for (long i = 0; i < real_m; i += ROWS)
-                    lies[i / ROWS] = NAME(find_lie)(rows_c + i, real_m - i);
+                    layouts[i / ROWS] = NAME(find_layout)(rows_c + i, real_m - i);
                 for (long j = 0; j < n; j += COLUMNS)
                     for (long i = 0; i < real_m; i += ROWS)
                         NAME(multiply_tile)(
                             real_k, pack_a + i * real_k, pack_b + j * real_k, c, rows_c + i,
                             min(ROWS, real_m - i), columns_c + j, min(COLUMNS, n - j),
                             k0 > 0 ? ADD : may_stream && are_lines ? STREAM : STORE,
-                            lies[i / ROWS]);
+                            layouts[i / ROWS]);
             }
         }
     }

@@ -25,7 +25,7 @@
 enum { ADD, STORE, STREAM };
 
 /* How a strip of rows lies in a result: in vectors, even in cache lines, or otherwise. */
-typedef enum { SCATTERED, IN_VECTORS, IN_LINES } Lie;
+typedef enum { SCATTERED, IN_VECTORS, IN_LINES } RowLayout;
 
 typedef struct {
     long first_batch, n_batch, first_row, n_rows, first_column, n_columns;
