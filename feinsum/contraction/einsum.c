@@ -2,9 +2,9 @@
 
    contract(indices, a, b, out, n_threads) writes one contraction. einsum(subscripts,
    operands) is a whole call: it reads the subscripts, makes the result, unless it is
-   given, and fills it, in a microsecond for small arrays. It takes the calls that most programs consist of, and
-   returns NotImplemented for all others, also for wrong ones: Python computes these, or
-   says what is wrong.
+   given, and fills it, in a microsecond for small arrays. It takes the calls that most
+   programs consist of, and returns NotImplemented for all others, also for wrong ones:
+   Python computes these, or says what is wrong.
 */
 
 #define _GNU_SOURCE /* sched_getaffinity */
@@ -591,7 +591,8 @@ static PyObject *einsum(PyObject *module, PyObject *const *arguments, Py_ssize_t
     if (out != NULL && !PyArray_CheckExact(out))
         Py_RETURN_NOTIMPLEMENTED;
     if (n_operands > MAX_OPERANDS || !PyUnicode_IS_COMPACT_ASCII(arguments[0]))
-        return out != NULL ? Py_NewRef(Py_NotImplemented) : compute_large(arguments[0], arguments[1], is_chosen);
+        return out != NULL ? Py_NewRef(Py_NotImplemented)
+                           : compute_large(arguments[0], arguments[1], is_chosen);
     Call call;
     call.network.n_operands = n_operands;
     call.is_chosen = is_chosen;

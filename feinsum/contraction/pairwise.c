@@ -38,7 +38,8 @@
 
 /* Entries of the first operand up to which packing them takes longer than it saves: so
    they stay in L2, if their columns are not far apart, and the result is not written past
-   the caches; and fewer, where they are copied to lie in runs. Measured on Sapphire Rapids, with vectors of 64 and 32 bytes. */
+   the caches; and fewer, where they are copied to lie in runs. Measured on Sapphire
+   Rapids, with vectors of 64 and 32 bytes. */
 #define MAX_DIRECT 32768
 #define MAX_COPIED 4096
 

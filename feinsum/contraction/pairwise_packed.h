@@ -197,7 +197,8 @@ static inline __attribute__((always_inline)) void NAME(pack)(
     long i = 0;
     for (; i + width <= n_along; i += width, to += width * n_terms)
         NAME(pack_strip)(from, along + i, terms, n_terms,
-                         is_run || are_adjacent(along + i, width), are_terms_run, to, width);
+                         is_run || are_adjacent(along + i, width), are_terms_run, to,
+                         width);
     if (i == n_along)
         return;
     memset(to, 0, width * n_terms * sizeof(T));
