@@ -57,15 +57,30 @@ def evaluate_by_numpy(
     return result if is_view else np.asarray(result, order="C")
 
 
+def compute_shape(
+    inputs: Sequence[IndexList],
+    output: IndexList,
+    shapes: Sequence[tuple[int, ...]],
+) -> tuple[int, ...]:
+    """Return the shape of a result, whose operands may have axes of extent 1.
+
+    >>> compute_shape([("i", "j"), ("j",)], ("j", "i"), [(2, 1), (3,)])
+    (3, 2)
+    """
+    extents: dict[str, int] = {}
+    for term, shape in zip(inputs, shapes, strict=True):
+        for index, n in zip(term, shape, strict=True):
+            if n != 1 or index not in extents:
+                extents[index] = n
+    return tuple(extents[index] for index in output)
+
+
 def _make_zeros(
     inputs: Sequence[IndexList], output: IndexList, arrays: Arrays, out: Any
 ) -> Any:
     """Return the result of a sum without terms, or one without entries."""
-    extents: dict[str, int] = {}
-    for array, term in zip(arrays, inputs, strict=True):
-        for index, n in zip(term, array.shape, strict=True):
-            extents[index] = n if n != 1 else extents.get(index, 1)
-    zeros = np.zeros([extents[i] for i in output], np.result_type(*arrays))
+    shape = compute_shape(inputs, output, [array.shape for array in arrays])
+    zeros = np.zeros(shape, np.result_type(*arrays))
     if out is None:
         return zeros
     out[...] = zeros

@@ -5,8 +5,8 @@
    of a register tile; NAME(x), the name of a function here.
 
    With AVX2, 2 x 6 accumulators, two vectors of the first operand and one broadcast entry
-   of the second take 15 of 16 registers; with AVX-512, 3 x 8 take 28 of 32. That is 4 to
-   10 % faster on Sapphire Rapids than 2 x 12, which load more for a multiply-add.
+   of the second take 15 of 16 registers; with AVX-512, 3 x 8 take 28 of 32, and load less
+   for a multiply-add than 2 x 12.
 */
 
 #define LANES ((int)(BYTES / sizeof(T)))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from feinsum.contraction.by_numpy import evaluate_by_numpy
+from feinsum.contraction.by_numpy import compute_shape, evaluate_by_numpy
 from feinsum.contraction.pairwise import (
     DTYPES,
     IS_BUILT,
@@ -185,7 +185,8 @@ def plan_steps(steps: Sequence[Step], arrays: Arrays) -> tuple[PlannedStep, ...]
     plan = []
     for step in steps:
         operands = [values[number] for number in step.operands]
-        shape = _compute_shape(step, [shape for shape, _, _ in operands])
+        shapes = [shape for shape, _, _ in operands]
+        shape = compute_shape(step.inputs, step.output, shapes)
         dtype = np.result_type(*(dtype for _, dtype, _ in operands))
         indices, threads = None, 0
         if _is_for_kernel(step, operands):
@@ -256,15 +257,6 @@ def _is_readable(array: Any) -> bool:
         return bool(flags.aligned)
     # the kernel counts strides in entries
     return bool(flags.aligned) and not any(step % size for step in array.strides)
-
-
-def _compute_shape(step: Step, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    extents: dict[str, int] = {}
-    for term, shape in zip(step.inputs, shapes, strict=True):
-        for index, n in zip(term, shape, strict=True):
-            if n != 1 or index not in extents:
-                extents[index] = n
-    return tuple(extents[index] for index in step.output)
 
 
 def _evaluate_by_numpy(
