@@ -2,7 +2,8 @@
 
 ``python benchmarks/contraction.py`` prints two tables: the rate of square matrix
 products by :mod:`feinsum.contraction` and by numpy's BLAS, on one core; and median
-times of whole calls that are repeated, have new sizes, or new subscripts.
+times of whole calls that are repeated, have new sizes or new subscripts, or have large
+operands whose neighbours lie across those of the result.
 ``OPENBLAS_CORETYPE`` selects numpy's vectors.
 """
 
@@ -31,6 +32,12 @@ REPEATED = {
     "ij,jk->ik": ((30, 40), (40, 50)),
     "ab,bc,cd,de,ef->af": ((20, 20),) * 5,
 }
+ACROSS = {
+    "bda,dc->abc": ((312, 312, 312), (312, 24)),
+    "deca,be->abcd": ((72, 72, 72, 72), (24, 72)),
+    "ecbfa,fd->abcde": ((40, 24, 24, 40, 40), (40, 16)),
+    "cad,dcb->ab": ((208, 208, 208), (208, 208, 200)),
+}
 
 
 def main() -> None:
@@ -48,7 +55,7 @@ def main() -> None:
             kernel, blas = measure_rates(n, dtype)
             print(f"{dtype} {n:>6}                        {kernel:8.1f} {blas:8.1f}")
     print("\nus of calls                        feinsum   numpy, faster variant")
-    for subscripts, shapes in REPEATED.items():
+    for subscripts, shapes in (REPEATED | ACROSS).items():
         print_row(subscripts, [(subscripts, *map(np.ones, shapes))], time_least)
     print_row("new sizes", list_new_sizes(), time_call)
     print_row("new subscripts", list_new_subscripts(), time_call)

@@ -131,7 +131,10 @@ static int choose_method(Problem *p, int is_single)
         n_rows * n_terms <= (is_close && !is_streamed ? MAX_DIRECT : MAX_COPIED);
     /* rows of less than a vector */
     const int is_narrow = (p->is_complex ? 2 : 1) * n_rows < (is_single ? 4 : 2);
-    if (!is_narrow && is_contiguous(&p->rows, 1) && (are_rows || is_small) &&
+    /* lines of a large second operand that are far apart: packing reads ahead more */
+    const long n_second = n_columns * n_terms;
+    const int is_far = n_second >= (1 << 17) && n_terms >= 32 && p->columns.rank > 0 && find_period(&p->columns, 0) > 0;
+    if (!is_far && !is_narrow && is_contiguous(&p->rows, 1) && (are_rows || is_small) &&
         (n_terms <= DIRECT_TERMS || !is_single || !p->is_complex) &&
         (n_columns <= 4 || is_in_cache || n_terms <= 4 ||
          (n_rows <= 8 && n_columns <= 64)))
@@ -405,6 +408,24 @@ static int choose_length(const Problem *p, int is_single)
     return p->is_complex && p->method != PACKED && length > 1 ? 1 : length;
 }
 
+/* Run a problem, with the indices of large operands in the order of their lines. */
+static int run_by_lines(int length, int is_single, Problem *p, int n_threads)
+{
+    const long n_entries = (count(&p->rows) + count(&p->columns)) * count(&p->terms);
+    const int may_order = p->method == PACKED || p->method == DIRECT;
+    if (p->is_complex || !may_order || n_entries < MIN_ORDERED)
+        return run_problem(length, is_single, p, n_threads);
+    Problem *rest = malloc(sizeof(Problem));
+    if (rest == NULL)
+        return -1;
+    const int has_rest = order_by_lines(p, rest, is_single ? 4 : 8);
+    const int failed = has_rest ? run_by_lines(length, is_single, p, n_threads) ||
+                                      run_by_lines(length, is_single, rest, n_threads)
+                                : run_problem(length, is_single, p, n_threads);
+    free(rest);
+    return failed ? -1 : 0;
+}
+
 /* Of a batch of small products, the operand that has its entries across those of the result
    and of the other operand; else -1. */
 static int find_across_batch(const Problem *p, const Index *indices, long n_indices)
@@ -430,6 +451,7 @@ static int contract(int is_single, int is_complex, const Index *indices, long n_
     if (p == NULL)
         return -1;
     p->is_complex = is_complex;
+    p->is_added = 0;
     p->batch.rank = p->rows.rank = p->columns.rank = p->terms.rank = 0;
     p->a = a, p->b = b, p->c = c;
     const int is_by_entry = !has_sum(indices, n_indices);
@@ -482,7 +504,7 @@ static int contract(int is_single, int is_complex, const Index *indices, long n_
     const int length = choose_length(p, is_single);
     const int failed = is_shared_sum(p, n_threads)
                            ? sum_in_parts(length, p, is_single, n_threads)
-                           : run_problem(length, is_single, p, n_threads);
+                           : run_by_lines(length, is_single, p, n_threads);
     free(p);
     return failed;
 }

@@ -232,3 +232,137 @@ void fill_groups(const Index *indices, long n_indices, int is_swapped, Problem *
     keep(&p->columns, 1, 2);
     keep(&p->terms, 0, 1);
 }
+
+/* The index with neighbours in memory; -1 if there is none. */
+static int find_unit(const Group *group, int which)
+{
+    int k = group->rank - 1;
+    while (k >= 0 && group->strides[k][which] != 1)
+        --k;
+    return k;
+}
+
+long find_period(const Group *group, int which)
+{
+    const int unit = find_unit(group, which);
+    long period = unit >= 0;
+    for (int k = unit + 1; unit >= 0 && k < group->rank; ++k)
+        period *= group->n[k];
+    return period;
+}
+
+/* Move an index to another place. */
+static void move_index(Group *group, int from, int to)
+{
+    const int direction = from < to ? 1 : -1;
+    const long n = group->n[from];
+    long strides[3];
+    memcpy(strides, group->strides[from], sizeof(strides));
+    for (int k = from; k != to; k += direction) {
+        group->n[k] = group->n[k + direction];
+        memcpy(group->strides[k], group->strides[k + direction], sizeof(strides));
+    }
+    group->n[to] = n;
+    memcpy(group->strides[to], strides, sizeof(strides));
+}
+
+/* Cut an index in runs, which become the index behind it. Its last values, if they fill no
+   run, are left to `rest`. */
+static int cut_index(Problem *p, Group *group, int k, long run, Problem *rest,
+                     long entry_bytes)
+{
+    const long left = group->n[k] % run, n_whole = group->n[k] - left;
+    const long *own = group->strides[k];
+    if (left) {
+        const long at = (char *)group - (char *)p;
+        *rest = *p;
+        ((Group *)((char *)rest + at))->n[k] = left;
+        const long first = n_whole * own[0] * entry_bytes;
+        const long second = n_whole * own[1] * entry_bytes;
+        if (group == &p->rows)
+            rest->a = (const char *)p->a + first;
+        else if (group == &p->columns)
+            rest->b = (const char *)p->b + first;
+        else
+            rest->a = (const char *)p->a + first, rest->b = (const char *)p->b + second;
+        if (group == &p->terms)
+            rest->is_added = 1;
+        else
+            rest->c = (char *)p->c + second;
+        group->n[k] = n_whole;
+    }
+    const long inner[3] = {own[0], own[1], own[2]};
+    group->n[k] /= run;
+    for (int x = 0; x < 3; ++x)
+        group->strides[k][x] *= run;
+    const int last = group->rank++;
+    group->n[last] = run;
+    memcpy(group->strides[last], inner, sizeof(inner));
+    move_index(group, last, k + 1);
+    return left > 0;
+}
+
+/* The length of runs of the last index: one that leaves no rest, if there is one. */
+static long choose_run(long n, long most)
+{
+    static const long runs[] = {48, 32, 24, 16};
+    for (int k = 0; k < 4; ++k)
+        if (runs[k] <= most && n % runs[k] == 0)
+            return runs[k];
+    return most >= 24 ? 24 : 16;
+}
+
+/* Let lines of an index with neighbours in memory be close in a group.
+
+   Rows a and b of A[b,k,a], with neighbours of the result along b, are packed in squares:
+
+       b0: a0 a1 a2 ... a7                  a0: b0 b1 b2 ...
+       b1: a0 a1 a2 ... a7        ->        a1: b0 b1 b2 ...
+       ...                                  ...
+
+   The group becomes (..., a / line, b / run, line of a, run of b): so few lines stay in
+   the cache until all of their entries were read. If most_run is 0, the last index is that
+   of the lines. */
+static int order_group(Problem *p, Group *group, int which, long most_run, long line,
+                       Problem *rest, long entry_bytes)
+{
+    const int last = group->rank - 1, unit = find_unit(group, which);
+    if (unit < 0 || unit == last || group->rank + 2 > MAX_INDICES)
+        return 0;
+    if (most_run && group->n[last] > most_run) {
+        const long run = choose_run(group->n[last], most_run);
+        return cut_index(p, group, last, run, rest, entry_bytes) ||
+               order_group(p, group, which, most_run, line, rest, entry_bytes);
+    }
+    const int place = most_run ? last - 1 : last;
+    if (group->n[unit] < 2 * line || unit == place) {
+        move_index(group, unit, place);
+        return 0;
+    }
+    const int has_rest = cut_index(p, group, unit, line, rest, entry_bytes);
+    move_index(group, unit + 1, place + 1);
+    return has_rest;
+}
+
+int order_by_lines(Problem *p, Problem *rest, int entry_bytes)
+{
+    const long n_terms = count(&p->terms);
+    const long n_rows_all = count(&p->rows), n_columns = count(&p->columns);
+    const long n_first = n_rows_all * n_terms, n_second = n_columns * n_terms;
+    const long least = n_rows_all * n_columns / 2;
+    /* rows of a block, which are shared by the lines and the runs */
+    const long n_rows = BLOCK_ENTRIES / choose_depth(n_terms, FAR_TERMS, 4);
+    const long line = n_rows >= 16 * LINE_OF_ROWS ? 2 * LINE_OF_ROWS : LINE_OF_ROWS;
+    if (n_first >= MIN_ORDERED && n_first >= least &&
+        order_group(p, &p->rows, 0, n_rows / line, line, rest, entry_bytes))
+        return 1;
+    if (n_second < MIN_ORDERED || n_second < least)
+        return 0;
+    if (order_group(p, &p->columns, 0, 0, RUN_OF_COLUMNS, rest, entry_bytes))
+        return 1;
+    if (find_unit(&p->terms, 0) < 0)
+        return n_second >= n_first &&
+               order_group(p, &p->terms, 1, 0, n_terms, rest, entry_bytes);
+    return p->method == PACKED &&
+           order_group(p, &p->terms, 1, RUN_OF_TERMS, LINE_OF_ROWS, rest, entry_bytes);
+}

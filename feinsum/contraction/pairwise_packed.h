@@ -127,9 +127,9 @@ static void NAME(multiply_tile)(
     NAME(store)(tile, c, rows, n_rows, columns, n_columns, write != ADD);
 }
 
-/* Turn four entries each of four lines into columns, which lie that far apart. */
+/* Turn four entries each of four lines into four columns. */
 static inline __attribute__((always_inline)) void NAME(turn_four)(
-    const T *const *lines, T *to, long column)
+    const T *const *lines, T *const *columns)
 {
 #ifdef HAS_SHUFFLE_VECTOR
     NAME(four) x[4], y[4];
@@ -148,18 +148,26 @@ static inline __attribute__((always_inline)) void NAME(turn_four)(
     }
 #pragma GCC unroll 4
     for (int k = 0; k < 4; ++k)
-        *(NAME(four) *)(to + k * column) = x[k];
+        *(NAME(four) *)columns[k] = x[k];
 #else
     for (int i = 0; i < 4; ++i)
         for (int k = 0; k < 4; ++k)
-            to[i * column + k] = lines[k][i];
+            columns[i][k] = lines[k][i];
 #endif
 }
 
-/* One full strip, of entries that lie in a run, or of terms that do, or of others. */
+/* Whether four offsets that lie that far apart in a list are those of neighbours. */
+static inline int NAME(are_neighbours)(const long *offsets, long period)
+{
+    return offsets[period] - offsets[0] == 1 && offsets[2 * period] - offsets[0] == 2 &&
+           offsets[3 * period] - offsets[0] == 3;
+}
+
+/* One full strip, of entries that lie in a run, or of terms that do, each that far behind
+   the other in the list of terms. Lines of eight terms are read as a whole. */
 static inline __attribute__((always_inline)) void NAME(pack_strip)(
     const T *from, const long *along, const long *terms, long n_terms, int is_run,
-    int are_terms_run, T *to, const int width)
+    int are_terms_run, long period, T *to, const int width)
 {
     if (is_run) {
         from += along[0];
@@ -168,55 +176,126 @@ static inline __attribute__((always_inline)) void NAME(pack_strip)(
                 to[k * width + r] = from[terms[k] + r];
         return;
     }
-    for (int r = 0; r < width; r += width % 4 ? 2 : 4) {
-        long k = 0;
-        if (are_terms_run && width % 4 == 0) {
+    for (int r = 0, n; r < width; r += n) {
+        n = width - r < 4 ? width - r : 4;
+        long first = 0;
+        if (n == 4 && are_terms_run) {
             const T *lines[4];
             for (int line = 0; line < 4; ++line)
                 lines[line] = from + along[r + line] + terms[0];
-            for (; k + 4 <= n_terms; k += 4) {
-                NAME(turn_four)(lines, to + k * width + r, width);
+            for (; first + 4 <= n_terms; first += 4) {
+                T *y = to + first * width + r;
+                T *columns[4] = {y, y + width, y + 2 * width, y + 3 * width};
+                NAME(turn_four)(lines, columns);
                 for (int line = 0; line < 4; ++line)
                     lines[line] += 4;
             }
         }
-        for (; k < n_terms; ++k)
-            for (int line = 0; line < (width % 4 ? 2 : 4); ++line)
-                to[k * width + r + line] = from[along[r + line] + terms[k]];
+        for (; first < n_terms; first += 2 * 4 * period)
+            for (long k = first; k < min(first + period, n_terms); ++k)
+                for (long m = k; m < min(k + 2 * 4 * period, n_terms); m += 4 * period) {
+                    const T *x = from + terms[m];
+                    T *y = to + m * width + r;
+                    if (n == 4 && m + 3 * period < n_terms &&
+                        NAME(are_neighbours)(terms + m, period)) {
+                        const T *lines[4] = {x + along[r], x + along[r + 1],
+                                             x + along[r + 2], x + along[r + 3]};
+                        T *columns[4] = {y, y + period * width, y + 2 * period * width,
+                                         y + 3 * period * width};
+                        NAME(turn_four)(lines, columns);
+                        continue;
+                    }
+                    for (long t = m; t < min(m + 4 * period, n_terms); t += period)
+                        for (int line = r; line < r + n; ++line)
+                            to[t * width + line] = from[along[line] + terms[t]];
+                }
     }
 }
 
-/* Strips of `width` entries for each term: to[strip][k][width], the last one filled up
-   with zeros. `along` are the offsets within a strip, `terms` those of the terms. */
-static inline __attribute__((always_inline)) void NAME(pack)(
-    const T *from, const long *along, long n_along, const long *terms, long n_terms,
-    T *to, const int width)
+/* Up to four entries of strips, and those that lie beside them in memory: eight times as
+   many, each that far behind the other in the list. */
+static inline __attribute__((always_inline)) void NAME(pack_lines)(
+    const T *from, const long *along, long n_along, long period, long first, long n,
+    const long *terms, long n_terms, T *to, const int width)
 {
+    int is_whole = n == 4 && first + 7 * period + 3 < n_along;
+    T *columns[8];
+    for (int c = 0; is_whole && c < 8; ++c) {
+        const long r = first + c * period;
+        columns[c] = to + r / width * width * n_terms + r % width;
+        is_whole = r % width + 4 <= width;
+        for (int i = 0; i < 4; ++i)
+            is_whole = is_whole && along[r + i] - along[first + i] == c;
+    }
+    if (is_whole) {
+        const T *starts[4];
+        for (int i = 0; i < 4; ++i)
+            starts[i] = from + along[first + i];
+        for (long k = 0; k < n_terms; ++k) {
+            const T *lines[4], *halves[4];
+            for (int i = 0; i < 4; ++i) {
+                lines[i] = starts[i] + terms[k];
+                halves[i] = lines[i] + 4;
+            }
+            NAME(turn_four)(lines, columns);
+            NAME(turn_four)(halves, columns + 4);
+            for (int c = 0; c < 8; ++c)
+                columns[c] += width;
+        }
+        return;
+    }
+    for (long c = first; c < min(first + 8 * period, n_along); c += period)
+        for (long r = c; r < min(c + n, n_along); ++r) {
+            T *column = to + r / width * width * n_terms + r % width;
+            for (long k = 0; k < n_terms; ++k)
+                column[k * width] = from[along[r] + terms[k]];
+        }
+}
+
+/* Strips of `width` entries for each term: to[strip][k][width], the last one filled up
+   with zeros. `along` are the offsets within a strip, `terms` those of the terms; the
+   periods are the distances in these lists from one entry to its neighbour in memory, or
+   0. */
+static inline __attribute__((always_inline)) void NAME(pack)(
+    const T *from, const long *along, long n_along, long period, const long *terms,
+    long n_terms, long period_of_terms, T *to, const int width)
+{
+    const long n_full = n_along / width * width;
+    if (n_full < n_along)
+        memset(to + n_full * n_terms, 0, width * n_terms * sizeof(T));
+    if (period > 1 && 4 * period <= n_along) {
+        for (long i = 0; i < period; i += 4)
+            for (long line = i; line < n_along; line += 8 * period)
+                NAME(pack_lines)(from, along, n_along, period, line, min(4, period - i),
+                                 terms, n_terms, to, width);
+        return;
+    }
     const int is_run = are_adjacent(along, n_along);
     const int are_terms_run = are_adjacent(terms, n_terms);
     long i = 0;
-    for (; i + width <= n_along; i += width, to += width * n_terms)
+    for (; i < n_full; i += width, to += width * n_terms)
         NAME(pack_strip)(from, along + i, terms, n_terms,
-                         is_run || are_adjacent(along + i, width), are_terms_run, to,
-                         width);
-    if (i == n_along)
-        return;
-    memset(to, 0, width * n_terms * sizeof(T));
+                         is_run || are_adjacent(along + i, width), are_terms_run,
+                         period_of_terms ? period_of_terms : 1, to, width);
     for (long k = 0; k < n_terms; ++k)
-        for (long r = 0; r < n_along - i; ++r)
-            to[k * width + r] = from[along[i + r] + terms[k]];
+        for (long r = i; r < n_along; ++r)
+            to[k * width + r - i] = from[along[r] + terms[k]];
 }
 
 static void NAME(pack_rows)(
-    const T *from, const long *along, long n_along, const long *terms, long n_terms, T *to)
+    const Problem *p, const T *from, const long *along, long n_along, const long *terms,
+    long n_terms, T *to)
 {
-    NAME(pack)(from, along, n_along, terms, n_terms, to, ROWS);
+    NAME(pack)(from, along, n_along, find_period(&p->rows, 0), terms, n_terms,
+               find_period(&p->terms, 0), to, ROWS);
 }
 
 static void NAME(pack_columns)(
-    const T *from, const long *along, long n_along, const long *terms, long n_terms, T *to)
+    const Problem *p, const T *from, const long *along, long n_along, const long *terms,
+    long n_terms, T *to)
 {
-    NAME(pack)(from, along, n_along, terms, n_terms, to, COLUMNS);
+    NAME(pack)(from, along, n_along, find_period(&p->columns, 0), terms, n_terms,
+               find_period(&p->terms, 1), to, COLUMNS);
 }
 
 /* The same for complex numbers, with the real numbers that the 1m method multiplies
@@ -224,8 +303,9 @@ static void NAME(pack_columns)(
    (re, im) times the real part of the second operand and (-im, re) times its imaginary
    part. Offsets count complex numbers, `to` real ones. */
 static void NAME(pack_rows_1m)(
-    const T *from, const long *along, long n_along, const long *terms, long n_terms, T *to)
+    const Problem *p, const T *from, const long *along, long n_along, const long *terms, long n_terms, T *to)
 {
+    (void)p;
     enum { WIDTH = ROWS / 2 };
     for (long i = 0; i < n_along; i += WIDTH, to += 2 * ROWS * n_terms) {
         const long n = min(WIDTH, n_along - i);
@@ -252,7 +332,7 @@ static void NAME(pack_rows_1m)(
 }
 
 static void NAME(pack_columns_1m)(
-    const T *from, const long *along, long n_along, const long *terms, long n_terms, T *to)
+    const Problem *p, const T *from, const long *along, long n_along, const long *terms, long n_terms, T *to)
 {
     for (long i = 0; i < n_along; i += COLUMNS, to += 2 * COLUMNS * n_terms) {
         const long n = min(COLUMNS, n_along - i);
@@ -268,15 +348,40 @@ static void NAME(pack_columns_1m)(
     }
 }
 
+/* Rows of a block that stays in L2: whole lines of rows that are packed in squares, and more
+   of these if there are few terms. */
+static long NAME(choose_height)(const Problem *p, long n_terms)
+{
+    const long usual = BLOCK_ENTRIES / BLOCK_TERMS / ROWS * ROWS;
+    const long most = min(MAX_BLOCK_ROWS, BLOCK_ENTRIES / n_terms);
+    const long unit = LINE_OF_ROWS * find_period(&p->rows, 0);
+    const long whole = unit ? most / unit * unit : 0;
+    if (p->is_complex || unit <= LINE_OF_ROWS || whole == 0)
+        return p->is_complex ? usual / 2 : usual;
+    for (long n = whole; n > whole / 2; n -= unit)
+        if (n % ROWS == 0)
+            return n;
+    return whole;
+}
+
 /* Some rows and columns of one entry of the batch, in blocks that fit the caches (Goto
    and van de Geijn 2008): a panel of the second operand stays in L3, a block of the
    first in L2, a strip of the panel in L1. Offsets are computed block by block. */
 static int NAME(packed)(const Problem *p, const Part *part, const T *a, const T *b, T *c)
 {
     const long scale = p->is_complex ? 2 : 1;
-    const long n_terms = count(&p->terms), deep = BLOCK_TERMS / scale;
-    const long high = BLOCK_ROWS / ROWS * ROWS / scale;
-    const long wide = BLOCK_COLUMNS / COLUMNS * COLUMNS;
+    const long n_terms = count(&p->terms);
+    /* squares of four terms, or lines of terms that lie apart in the list */
+    const long most = (find_period(&p->rows, 0) > 1 ? FAR_TERMS : BLOCK_TERMS) / scale;
+    const long lines = LINE_OF_ROWS * find_period(&p->terms, 1);
+    const int has_lines = lines > LINE_OF_ROWS && lines <= most;
+    const long deep = choose_depth(n_terms, most, has_lines ? lines : 4);
+    const long high = NAME(choose_height)(p, deep);
+    /* columns that are needed for one block of rows only go no further than L2 */
+    const int is_panel = part->n_rows <= high && n_terms <= deep;
+    const long wide =
+        (is_panel ? min(BLOCK_COLUMNS, PANEL_ENTRIES / deep + COLUMNS) : BLOCK_COLUMNS) /
+        COLUMNS * COLUMNS;
     const long width_a = min(high, part->n_rows), width_b = min(wide, part->n_columns);
     const long depth = min(deep, n_terms);
     const long n_offsets = (1 + scale) * width_a + 2 * width_b + 2 * depth;
@@ -292,7 +397,7 @@ static int NAME(packed)(const Problem *p, const Part *part, const T *a, const T 
     T *pack_b = (T *)(((uintptr_t)(pack_a + n_a) + 63) & ~(uintptr_t)63);
     /* of a result that fits no cache, and is written once; the processor would otherwise
        read it first */
-    const int may_stream = n_terms <= deep && (uintptr_t)c % 64 == 0 &&
+    const int may_stream = n_terms <= deep && !p->is_added && (uintptr_t)c % 64 == 0 &&
                            count_result(p) * scale * sizeof(T) >= STREAMED_BYTES;
     for (long j0 = 0; j0 < part->n_columns; j0 += wide) {
         long n = min(wide, part->n_columns - j0);
@@ -308,7 +413,7 @@ static int NAME(packed)(const Problem *p, const Part *part, const T *a, const T 
             offsets(&p->terms, k0, k, 0, terms_a);
             offsets(&p->terms, k0, k, 1, terms_b);
             (scale == 2 ? NAME(pack_columns_1m) : NAME(pack_columns))(
-                b, columns_b, n, terms_b, k, pack_b);
+                p, b, columns_b, n, terms_b, k, pack_b);
             for (long i0 = 0; i0 < part->n_rows; i0 += high) {
                 long m = min(high, part->n_rows - i0), real_m = m * scale;
                 offsets(&p->rows, part->first_row + i0, m, 0, rows_a);
@@ -317,9 +422,10 @@ static int NAME(packed)(const Problem *p, const Part *part, const T *a, const T 
                     rows_c[2 * i + 1] = 2 * rows_c[i] + 1;
                     rows_c[2 * i] = 2 * rows_c[i];
                 }
-                (scale == 2 ? NAME(pack_rows_1m) : NAME(pack_rows))(
-                    a, rows_a, m, terms_a, k, pack_a);
-                RowLayout layouts[BLOCK_ROWS];
+                if (j0 == 0 || !is_panel)
+                    (scale == 2 ? NAME(pack_rows_1m) : NAME(pack_rows))(
+                        p, a, rows_a, m, terms_a, k, pack_a);
+                RowLayout layouts[MAX_BLOCK_ROWS];
                 for (long i = 0; i < real_m; i += ROWS)
                     layouts[i / ROWS] = NAME(find_layout)(rows_c + i, real_m - i);
                 for (long j = 0; j < n; j += COLUMNS)
@@ -327,7 +433,7 @@ static int NAME(packed)(const Problem *p, const Part *part, const T *a, const T 
                         NAME(multiply_tile)(
                             real_k, pack_a + i * real_k, pack_b + j * real_k, c, rows_c + i,
                             min(ROWS, real_m - i), columns_c + j, min(COLUMNS, n - j),
-                            k0 > 0 ? ADD : may_stream && are_lines ? STREAM : STORE,
+                            k0 > 0 || p->is_added ? ADD : may_stream && are_lines ? STREAM : STORE,
                             layouts[i / ROWS]);
             }
         }

@@ -26,6 +26,21 @@
 /* Bytes of results that packed products write past the caches. */
 #define STREAMED_BYTES (1 << 25)
 
+/* Entries of an operand that is read by lines, if it is not much smaller than the result;
+   of the lists of rows, columns and terms, those that stay together then. */
+#define MIN_ORDERED (1L << 16)
+#define LINE_OF_ROWS 8
+#define RUN_OF_COLUMNS 240
+#define RUN_OF_TERMS 32
+
+/* Blocks of PACKED: terms, and fewer if lines of rows lie on different pages for each term;
+   entries of a block of the first operand, which stays in L2; columns of the second one,
+   in L3. */
+#define BLOCK_TERMS 256
+#define FAR_TERMS 96
+#define BLOCK_ENTRIES (144 * BLOCK_TERMS)
+#define BLOCK_COLUMNS 1024
+
 /* Products of an entry of a small operand from which on a copy of it is worth it. */
 #define MIN_SHARED_ENTRY 4
 
@@ -55,6 +70,7 @@ typedef struct {
     const void *a, *b;
     void *c;
     int is_complex, method, is_copied, is_turned;
+    int is_added; /* to what the result has, by PACKED */
 } Problem;
 
 typedef struct {
@@ -62,6 +78,14 @@ typedef struct {
 } Place;
 
 static inline long min(long x, long y) { return x < y ? x : y; }
+
+/* Terms of blocks of about equal depth, in multiples of a unit. */
+static inline long choose_depth(long n_terms, long most, long unit)
+{
+    const long n_blocks = (n_terms + most - 1) / most;
+    const long n = (n_terms + n_blocks - 1) / n_blocks;
+    return min(most / unit, (n + unit - 1) / unit) * unit;
+}
 
 static inline long count(const Group *group)
 {
@@ -118,6 +142,15 @@ void merge_indices(Group *group);
 
 void move_to_end(Group *group, int k);
 int is_contiguous(const Group *group, int x);
+
+/* The position in a list of the neighbour in memory of its first entry; 0 if there is
+   none. */
+long find_period(const Group *group, int which);
+
+/* Order the rows, columns and terms of a large operand so that whole cache lines are read.
+   Returns 1 if an index was cut: the problem then lacks its last values, which are in
+   `rest`. */
+int order_by_lines(Problem *p, Problem *rest, int entry_bytes);
 
 /* Whether the rows are indices of the second operand; sort the indices into groups. */
 int are_swapped(const Index *indices, long n_indices);

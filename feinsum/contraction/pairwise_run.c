@@ -17,9 +17,9 @@
 
 /* Entries per block; measured on Zen 3 to 5, where a block of the first operand of
    double precision takes half of L2, and a strip of the second a third of L1. */
-#define BLOCK_TERMS 256
-#define BLOCK_ROWS 144
-#define BLOCK_COLUMNS 1024
+/* Rows if there are few terms; entries of columns that no other rows need. */
+#define MAX_BLOCK_ROWS 576
+#define PANEL_ENTRIES (1 << 16)
 
 /* How a tile is written; STREAM past the caches. */
 enum { ADD, STORE, STREAM };
@@ -439,6 +439,9 @@ int run_problem(int length, int is_single, const Problem *p, int n_threads)
         n_parts = 1;
     if (n_parts < 1)
         n_parts = 1;
+    /* threads share the rows in blocks of whole lines */
+    const long period = p->method == PACKED ? find_period(&p->rows, 0) : 0;
+    const long unit = period > 1 && n_rows >= 96 * n_parts * period ? 24 * period : 24;
     Part parts[MAX_THREADS], whole = {0, n_batch, 0, n_rows, 0, n_columns};
     for (int k = 0; k < n_parts; ++k) {
         Part *part = &parts[k];
@@ -447,7 +450,7 @@ int run_problem(int length, int is_single, const Problem *p, int n_threads)
             divide(n_batch, k, n_parts, p->method == LANES_OF_BATCH ? 64 : 1,
                    &part->first_batch, &part->n_batch);
         else if (by_rows)
-            divide(n_rows, k, n_parts, 24, &part->first_row, &part->n_rows);
+            divide(n_rows, k, n_parts, unit, &part->first_row, &part->n_rows);
         else
             divide(n_columns, k, n_parts, 24, &part->first_column, &part->n_columns);
     }

@@ -52,7 +52,10 @@ static inline __attribute__((always_inline)) void NAME(turn_tile)(
             for (long i = 0; i < TILE; i += 4) {
                 const T *lines[4] = {a + i, a + i + column_a, a + i + 2 * column_a,
                                      a + i + 3 * column_a};
-                NAME(turn_four)(lines, tile + i * TILE, TILE);
+                T *columns[4];
+                for (int k = 0; k < 4; ++k)
+                    columns[k] = tile + (i + k) * TILE;
+                NAME(turn_four)(lines, columns);
             }
     for (long j = 0; j < n_columns; ++j, a += column_a, b += b == NULL ? 0 : column_b) {
         const T *x = a, *y = b;

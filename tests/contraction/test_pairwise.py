@@ -111,6 +111,26 @@ def test_results_in_another_order_than_a_large_operand(subscripts, dtype):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("subscripts", [
+    "bda,dc->abc", "dca,bd->abc", "dbea,ec->abcd", "deca,be->abcd", "ecba,bc->ae",
+    "acd,dbc->ab", "cad,dcb->ab", "cda,bcd->ab", "bda,ed->eab", "dae,da->e",
+])  # fmt: skip
+@pytest.mark.parametrize("least", [5, 19])
+def test_large_operands_are_read_by_lines(subscripts, dtype, least):
+    """Lines, runs and blocks of rows, columns and terms are partial."""
+    first, second, output = subscripts.replace("->", ",").split(",")
+    # the terms lie across each other in two large operands
+    extents = dict.fromkeys("abcde", 58 if len(second) == 3 else least)
+    lengths = (61, 19, 67) if len(first) == 3 else (33, 9, 19, 27)
+    extents |= dict(zip(first, lengths, strict=True))
+    operands = [drawn(term, extents, dtype) for term in (first, second)]
+    assert max(x.size for x in operands) >= 1 << 16
+    assert_right(subscripts, *operands)
+    spread = np.empty([2 * extents[index] for index in output], dtype)
+    assert_right(subscripts, *operands, spread[(np.s_[::2],) * len(output)])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("n", [1, 3, 4, 7, 8, 23, 70])
 def test_sums_in_which_one_operand_lies_in_runs(n, dtype):
     """The other has one factor for a run; runs may be shorter than a vector."""
