@@ -106,24 +106,16 @@ ROW_BYTES = 96.0
 MANY_AREAS = 16
 """Areas for each core, from which on their unequal sizes hardly matter."""
 
-# Products by numpy's BLAS: library_contraction.
+# Products by the compiled contraction kernel: library_contraction.
 
-BLAS_SHARE = 0.85
+LIBRARY_SHARE = 0.85
 """Share of the peak rate that products of large matrices reach."""
 
 SERIAL_OPERATIONS = 1e6
-"""Operations below which BLAS multiplies with one thread."""
+"""Operations below which one thread multiplies."""
 
 VECTOR_SHARE = 0.5
-"""Share of the bandwidth that products with vectors reach: OpenBLAS reads at 0.4 to 1.1
-of it.
-"""
-
-SERIAL_ENTRIES = 1e4
-"""Entries of an operand below which a product with a vector takes one thread."""
-
-PRODUCT_S = 1e-7
-"""Seconds to begin a product of a stack."""
+"""Share of the bandwidth that products with vectors reach."""
 
 # Spaces of generic and rowwise: ``make bench-fallback``.
 

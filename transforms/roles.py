@@ -163,11 +163,6 @@ class MatrixRoles:
     outer: IndexList
     unmatched: IndexList
 
-    @property
-    def are_matrices(self) -> bool:
-        """Whether neither side is a vector, or a stack of vectors."""
-        return bool(self.rows and self.columns)
-
     def n_operations(self, einsum: BatchedEinsum) -> int:
         """Count the multiplications and additions of a row of the einsum."""
         indices = (*self.columns, *self.rows, *self.batch, *self.postponed)
@@ -226,30 +221,6 @@ def classify(
 def has_diagonal(einsum: BatchedEinsum) -> bool:
     """Return whether an operand has an index twice: no axis of a matrix can be both."""
     return any(len(set(term)) < len(term) for term in einsum.inputs)
-
-
-def find_roles(einsum: BatchedEinsum) -> MatrixRoles | None:
-    """Return the roles in a matrix product of two operands; None if it is none.
-
-    >>> from feinsum.ir import array, einsum
-    >>> roles = find_roles(einsum("ik,kj->ij", array("A", (4, 5)), array("B", (5, 6))))
-    >>> roles.right, roles.batch, roles.rows, roles.columns, roles.summed
-    (1, (), ('i',), ('j',), ('k',))
-    >>> find_roles(einsum("i,j->ij", array("x", 4), array("y", 6))) is None
-    True
-    """
-    if einsum.n_operands != 2 or not has_blas_dtype(einsum) or has_diagonal(einsum):
-        return None
-    first, second = map(set, einsum.inputs)
-    free = [i for i in einsum.output if (i in first) != (i in second)]
-    # the columns end with the last axis of the result, so BLAS can write rows in place
-    right = int(not free or free[-1] in second)
-    # if one operand has to be transposed, it is the smaller one
-    larger = max(einsum.inputs, key=lambda term: count_index_tuples(einsum, term))
-    order = dict.fromkeys((*einsum.output, *larger, *einsum.indices))
-    roles = classify(einsum, right, (1 - right,), [*order])
-    is_product = roles.summed and not roles.folded and not roles.unmatched
-    return roles if is_product else None
 
 
 @lru_cache(maxsize=256)

@@ -333,9 +333,15 @@ def build_checked_kernel(
 
 
 def _list_predictions(problem: KernelProblem, opened: OpenDevice) -> list[Costed]:
-    """Return all predictions; an empty list if the cost function of a family fails."""
+    """Return the predictions of compiled kernels: a library is what they compete with.
+
+    The list is empty if the cost function of a family fails.
+    """
     try:
-        return predict_recipes(problem.einsum, problem.sizes, opened.device)
+        predicted = predict_recipes(problem.einsum, problem.sizes, opened.device)
+        return [
+            prediction for prediction in predicted if not prediction.spec.is_on_host
+        ]
     except Exception:  # families of users may raise anything
         logger.exception("nothing is predicted for %s", problem.einsum.subscripts)
         return []

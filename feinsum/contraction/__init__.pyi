@@ -3,8 +3,10 @@ from .pairwise import IS_BUILT as IS_BUILT
 from .pairwise import VECTOR_BYTES as VECTOR_BYTES
 from .pairwise import contract_pair as contract_pair
 from .steps import PlannedStep as PlannedStep
+from .steps import ProductIndices as ProductIndices
 from .steps import Step as Step
 from .steps import classify_indices as classify_indices
+from .steps import contract_into as contract_into
 from .steps import find_steps as find_steps
 from .steps import plan_steps as plan_steps
 from .steps import run_plan as run_plan

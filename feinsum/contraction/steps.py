@@ -27,6 +27,7 @@ from feinsum.contraction.pairwise import (
     MAX_INDICES,
     SHORT_BYTES,
     contract,
+    contract_pair,
     encode_indices,
 )
 from feinsum.result_memory import LARGE_BYTES, make_aligned
@@ -233,6 +234,28 @@ def run_plan(plan: Sequence[PlannedStep], arrays: Arrays) -> Any:
             values[number] = None  # frees intermediates
         values.append(value)
     return values[-1]
+
+
+def contract_into(out: Any, step: Step, arrays: Arrays) -> None:
+    """Write the result of a step of two arrays to one that overlaps neither.
+
+    Args:
+        out: the result, of the dtype of the arrays, which is one of :data:`DTYPES`.
+        step: the step.
+        arrays: its two operands.
+
+    >>> out = np.empty(2)
+    >>> (step,) = find_steps(["ij", "j"], "i")
+    >>> contract_into(out, step, [np.eye(2), np.array([1.0, 2.0])])
+    >>> out
+    array([1., 2.])
+    """
+    if IS_BUILT and all(_is_readable(array) for array in (*arrays, out)):
+        first, second = step.inputs
+        indices = encode_indices(first, second, step.output)
+        contract_pair(indices, arrays[0], arrays[1], out)
+    else:
+        evaluate_by_numpy(step.inputs, step.output, arrays, is_blas=True, out=out)
 
 
 def _is_for_kernel(

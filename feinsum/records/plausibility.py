@@ -84,7 +84,7 @@ SHIPPED = {
     ("gpu_matrices", 1), ("gpu_mma", 2), ("gpu_operator", 1),
     ("gpu_operator_mma", 1), ("gpu_operator_mma", 2), ("gpu_points", 1),
     ("gpu_product", 1), ("gpu_rows", 1), ("gpu_split_sum", 1), ("gpu_turned", 1),
-    ("library_contraction", 1),
+    ("library_contraction", 2),
     ("packed_contraction", 2), ("packed_contraction", 3),
     ("rowwise", 1), ("rowwise", 2), ("sparse_nest", 2),
     ("split_sum", 2), ("turned", 1),

@@ -27,7 +27,7 @@ from feinsum.transforms import (
 )
 from feinsum.transforms.host import LIBRARY_CONTRACTION
 from feinsum.transforms.host.array_function import ArrayFunction, ArrayRead
-from feinsum.transforms.host.matrix_product import evaluate_boxes
+from feinsum.transforms.host.contraction_program import evaluate_boxes
 from tests.portions import spread
 from tests.retrieval.facts import surely_faster
 from tests.retrieval.support import given

@@ -1,4 +1,4 @@
-"""Contractions by libraries of the host: numpy and its BLAS, on the caller's arrays."""
+"""Contractions by the compiled kernel of feinsum, on the caller's arrays."""
 
 from feinsum.transforms.host.library_contraction import LIBRARY_CONTRACTION
 
