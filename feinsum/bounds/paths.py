@@ -20,7 +20,7 @@ stored and sums are never fused; its total is ``stored_bytes``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -37,7 +37,7 @@ from feinsum.bounds.finite import (
     survey_statements,
 )
 from feinsum.bounds.soap import SoapStatement
-from feinsum.contraction.paths import PathMethod, find_path
+from feinsum.contraction.paths import PathMethod, find_path, list_partitions
 
 ALL_UP_TO = 4
 """Most operands for which all orders and fusions are considered."""
@@ -146,10 +146,8 @@ def bound_paths(factors: Factors, memories: Sequence[FastMemory]) -> list[PathBo
 
 
 def count_fewest_steps(factors: Factors) -> int:
-    """Return the fewest multiply-adds of any order considered."""
+    """Return the fewest multiply-adds of any order considered, of several operands."""
     all_operands = tuple(range(factors.einsum.n_operands))
-    if len(all_operands) == 1:
-        return factors.statement((all_operands,)).n_points
     partitions = _list_considered(factors)
     every = {blocks for splits in partitions.values() for blocks in splits}
     steps: dict[Blocks, Costs] = {
@@ -217,7 +215,7 @@ def _list_all_partitions(factors: Factors) -> dict[Positions, list[Blocks]]:
     return {
         chosen: [
             blocks
-            for blocks in _list_partitions(chosen)
+            for blocks in list_partitions(chosen)
             if len(blocks) > 1 and factor.issuperset(blocks)
         ]
         for chosen in products
@@ -228,24 +226,6 @@ def _has_sum(positions: Positions, factors: Factors) -> bool:
     """Return whether a product sums over an index."""
     before = frozenset[str]().union(*(factors.indices((p,)) for p in positions))
     return any(factors.extents[i] > 1 for i in before - factors.indices(positions))
-
-
-def _list_partitions(positions: Positions) -> Iterator[Blocks]:
-    """Yield all set partitions.
-
-    >>> [*map(len, [list(_list_partitions(tuple(range(n)))) for n in range(1, 6)])]
-    [1, 2, 5, 15, 52]
-    """
-    if not positions:
-        yield ()
-        return
-    # the first position is always in the first block, so that no partition comes twice
-    first, *remaining = positions
-    for n in range(len(remaining) + 1):
-        for chosen in combinations(remaining, n):
-            unchosen = tuple(p for p in remaining if p not in chosen)
-            for blocks in _list_partitions(unchosen):
-                yield ((first, *chosen), *blocks)
 
 
 def _list_partitions_of_trees(factors: Factors) -> dict[Positions, list[Blocks]]:
