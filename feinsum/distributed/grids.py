@@ -25,7 +25,7 @@ with a stationary tensor).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from math import exp, log, prod
 from typing import Any, TypeAlias
 
@@ -35,7 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 from feinsum.bounds import compute_intensity, make_statement
 from feinsum.distributed.assembly import with_schedules
 from feinsum.distributed.boxes import Ints
-from feinsum.distributed.distribution import Machine
+from feinsum.distributed.distribution import Machine, list_ordered_factors
 from feinsum.distributed.elimination import Table, least_sum
 from feinsum.distributed.groups import Access, Group
 from feinsum.distributed.plans import Plan
@@ -107,7 +107,7 @@ def list_grids(
     n: int, indices: Sequence[str], extents: Mapping[str, int]
 ) -> NDArray[np.int64]:
     """Return all grids of n processes that cut no index into more parts than values."""
-    grids = _list_factor_grids(n, len(indices))
+    grids = list_ordered_factors(n, len(indices))
     lengths = np.array([max(1, extents[i]) for i in indices], np.int64)
     return grids[(grids <= lengths).all(axis=1)]
 
@@ -122,19 +122,6 @@ def find_largest_grids(
         if len(grids):
             return grids
     raise AssertionError("one process always fits")
-
-
-@lru_cache(64)
-def _list_factor_grids(n: int, n_axes: int) -> NDArray[np.int64]:
-    """Return factorizations of ``n`` into ``n_axes`` ordered factors, in order."""
-    if n_axes == 0:
-        return np.empty((int(n == 1), 0), np.int64)
-    rows = []
-    for factor in (d for d in range(1, n + 1) if n % d == 0):
-        inner_grids = _list_factor_grids(n // factor, n_axes - 1)
-        rows.append(np.insert(inner_grids, 0, factor, axis=1))
-    grids: NDArray[np.int64] = np.concatenate(rows)
-    return grids
 
 
 # ---- one group at a time

@@ -10,9 +10,8 @@ machine ``x=2 y=2`` whose axes partition i and k::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import permutations
 from math import prod
 
 from feinsum.distributed.assembly import place_operands, with_schedules
@@ -21,14 +20,9 @@ from feinsum.distributed.distribution import (
     Distribution,
     Machine,
     check_processes,
-    factorizations,
+    list_ordered_factors,
 )
-from feinsum.distributed.groups import (
-    Access,
-    Group,
-    get_extents,
-    get_shape,
-)
+from feinsum.distributed.groups import Access, Group, get_extents, get_shape
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import GroupSchedule
 from feinsum.distributed.statement_graph import as_count, read_nonzeros
@@ -61,11 +55,7 @@ def with_cyclic(plan: Plan, indices: Collection[str]) -> Plan:
     >>> cyclic.starts["A"].notation("ij"), cyclic.start_box("A", 1)
     ('ij->i%', (range(1, 7, 2), range(0, 4)))
     """
-    if unknown := sorted(set(indices) - set(plan.extents)):
-        raise PlanError(
-            f"no index {unknown[0]}; there are {', '.join(plan.extents)}",
-            rules=("cyclic",),
-        )
+    _require_indices(plan, indices, "cyclic")
 
     def distribute(distribution: Distribution, access: Access) -> Distribution:
         pairs = zip(access.indices, distribution.cuts, strict=True)
@@ -119,11 +109,7 @@ def with_sizes(
     >>> longer.shape("A"), longer.result == square.result, longer.counts.moved
     ((1000, 600), True, 1560000)
     """
-    if unknown := sorted(set(extents) - set(plan.extents)):
-        raise PlanError(
-            f"no index {unknown[0]}; there are {', '.join(plan.extents)}",
-            rules=("sizes",),
-        )
+    _require_indices(plan, extents, "sizes")
     for index, extent in extents.items():
         if isinstance(extent, bool) or not isinstance(extent, int) or extent < 0:
             raise PlanError(
@@ -148,6 +134,13 @@ def with_sizes(
         nonzeros = next(iter(entries.values()), None)
     resized = replace(plan, einsum=to_text(einsum), sizes=sizes, nonzeros=nonzeros)
     return with_schedules(resized, plan.schedules, starts=plan.starts)
+
+
+def _require_indices(plan: Plan, indices: Iterable[str], rule: str) -> None:
+    if unknown := sorted(set(indices) - set(plan.extents)):
+        raise PlanError(
+            f"no index {unknown[0]}; there are {', '.join(plan.extents)}", rules=(rule,)
+        )
 
 
 def with_processes(plan: Plan, processes: int, *, rates: Rates = USUAL) -> Plan:
@@ -185,13 +178,9 @@ def with_processes(plan: Plan, processes: int, *, rates: Rates = USUAL) -> Plan:
             "with at least one axis: search with feinsum.plan",
             rules=("processes",),
         )
-    padded = (
-        (*sizes, *[1] * (old.n_axes - len(sizes)))
-        for sizes in factorizations(processes, old.n_axes)
-    )
-    orders = sorted({order for sizes in padded for order in permutations(sizes)})
     candidates = [
-        _on_machine(plan, replace(old, sizes=sizes), processes) for sizes in orders
+        _on_machine(plan, replace(old, sizes=sizes), processes)
+        for sizes in list_ordered_factors(processes, old.n_axes).tolist()
     ]
     # exact counts take long, so they are compared only where blocks are small
     candidates = sorted(candidates, key=lambda p: _estimate_blocks_s(p, rates))
