@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import combinations
 from math import ceil, exp
 from typing import TypeAlias
@@ -126,7 +126,7 @@ def bound_paths(factors: Factors, memories: Sequence[FastMemory]) -> list[PathBo
     # estimates choose the steps; only the chosen ones get certificates, which are slow
     surveys = dict(zip(groups, survey_statements(statements, memories), strict=True))
     chosen = [
-        _find_cheapest(all_operands, partitions, _estimate_costs(surveys, k), {})[1]
+        _find_cheapest(all_operands, partitions, _estimate_costs(surveys, k))[1]
         for k in range(len(memories))
     ]
     needed = list(
@@ -153,7 +153,7 @@ def count_fewest_steps(factors: Factors) -> int:
     steps: dict[Blocks, Costs] = {
         blocks: (factors.statement(blocks).n_points, 0) for blocks in every
     }
-    (fewest, _), _ = _find_cheapest(all_operands, partitions, steps, {})
+    (fewest, _), _ = _find_cheapest(all_operands, partitions, steps)
     return int(fewest)
 
 
@@ -176,30 +176,30 @@ def _estimate_costs(
 
 
 def _find_cheapest(
-    positions: Positions,
+    all_operands: Positions,
     partitions: Mapping[Positions, Sequence[Blocks]],
     costs: Mapping[Blocks, Costs],
-    memo: dict[Positions, tuple[Costs, tuple[Blocks, ...]]],
 ) -> tuple[Costs, tuple[Blocks, ...]]:
     """Find the cheapest steps for a product; of equals, the first choice."""
-    if positions not in memo:
+
+    @cache
+    def find(positions: Positions) -> tuple[Costs, tuple[Blocks, ...]]:
         choices: list[tuple[Costs, int, tuple[Blocks, ...]]] = []
         for blocks in partitions[positions]:
             excess, moved = costs[blocks]
             steps: tuple[Blocks, ...] = ()
             for block in blocks:
                 if len(block) > 1:
-                    factor_costs, factor_steps = _find_cheapest(
-                        block, partitions, costs, memo
-                    )
+                    factor_costs, factor_steps = find(block)
                     excess, moved = excess + factor_costs[0], moved + factor_costs[1]
                     steps += factor_steps
             choices.append(((excess, moved), len(choices), (*steps, blocks)))
         # by excess first; in a large memory no order has any, and the one that stores
         # least is taken
         cost, _, chosen = min(choices)
-        memo[positions] = cost, chosen
-    return memo[positions]
+        return cost, chosen
+
+    return find(all_operands)
 
 
 def _list_all_partitions(factors: Factors) -> dict[Positions, list[Blocks]]:

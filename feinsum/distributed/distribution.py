@@ -56,17 +56,15 @@ ONE_PROCESS = "one process"
 
 
 def make_notation_error(
-    kind: str, text: str, expected: str, problem: str = "", *, rules: tuple[str, ...]
+    kind: str, text: str, expected: str, problem: str = "", rule: str = "notation"
 ) -> PlanError:
     """Return the error of a text that cannot be parsed.
 
-    >>> rules = ("notation",)
-    >>> print(make_notation_error("machine", "x", "such as 'x=2'", "no number",
-    ...     rules=rules))
+    >>> print(make_notation_error("machine", "x", "such as 'x=2'", "no number"))
     machine 'x': no number; expected such as 'x=2'
     """
     colon = f": {problem}" if problem else ""
-    return PlanError(f"{kind} {text!r}{colon}; expected {expected}", rules=rules)
+    return PlanError(f"{kind} {text!r}{colon}; expected {expected}", rules=(rule,))
 
 
 @dataclass(frozen=True)
@@ -116,10 +114,7 @@ class Machine(Part):
         is_named = [name for name, *_ in words] == expected and all(level_words)
         if not (is_named and all(re.fullmatch("[0-9]+", n) for *_, n in words)):
             raise make_notation_error(
-                "machine",
-                text,
-                "such as 'x=2 y=3', or 'x=2 | y=3 z=4' of two levels",
-                rules=("notation",),
+                "machine", text, "such as 'x=2 y=3', or 'x=2 | y=3 z=4' of two levels"
             )
         return cls(tuple(int(size) for *_, size in words), tuple(map(len, level_words)))
 
@@ -383,7 +378,6 @@ class Distribution(Part):
                 "such as 'xy->xy*', with a name, a digit or * for each of "
                 f"{format_count(machine.n_axes, 'axis')}",
                 problem,
-                rules=("notation",),
             )
         cuts = tuple(tuple(k for k, t in enumerate(targets) if t == n) for n in names)
         fixed = tuple((k, int(t)) for k, t in enumerate(targets) if t.isdigit())

@@ -228,10 +228,7 @@ def choose_footprint_grid(group: Group, extents: Mapping[str, int], n: int) -> G
     """
     indices = order_by_first_use(group)
     grids = find_largest_grids(n, indices, extents)
-    blocks = np.array([extents[i] for i in indices], float) / grids
-    resident = np.zeros(len(grids))
-    for access in group.accesses:
-        resident += blocks[:, [indices.index(i) for i in access.indices]].prod(axis=1)
+    resident: Floats = sum(_compute_block_sizes(group, indices, grids, extents))
     # equal but for rounding, whatever the order of the products
     is_least = resident <= resident.min() * (1 + 1e-12)
     return tuple(grids[int(is_least.argmax())].tolist())
@@ -407,16 +404,18 @@ def compute_statement_costs(
         grids: number of parts of each index, shape (n_grids, n_indices).
         extents: extent of each index.
     """
-    lengths = np.array([extents[i] for i in indices], float) / grids
-
-    def block(access: Access) -> Floats:
-        columns = [indices.index(i) for i in access.indices]
-        size: Floats = lengths[:, columns].prod(axis=1)
-        return size
-
+    *inputs, output = _compute_block_sizes(group, indices, grids, extents)
     summed = grids[:, [indices.index(i) for i in group.summed]]
-    joined = compute_join(grids, [block(access) for access in group.inputs])
-    return joined + compute_aggregation(grids, summed, block(group.output))
+    return compute_join(grids, inputs) + compute_aggregation(grids, summed, output)
+
+
+def _compute_block_sizes(
+    group: Group, indices: Sequence[str], grids: Ints, extents: Mapping[str, int]
+) -> list[Any]:
+    """Return the elements in a block of each access, for each of several grids."""
+    lengths = np.array([extents[i] for i in indices], float) / grids
+    columns = ([indices.index(i) for i in a.indices] for a in group.accesses)
+    return [lengths[:, of_access].prod(axis=1) for of_access in columns]
 
 
 def _build_repartition_tables(

@@ -31,14 +31,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from feinsum.distributed.boxes import (
-    Box,
-    Boxes,
-    Ints,
-    Overlap,
-    count_entries,
-    find_overlap,
-)
+from feinsum.distributed.boxes import Box, Boxes, Ints, Overlap, find_overlap
 from feinsum.distributed.distribution import Distribution, Machine
 from feinsum.distributed.groups import Access, Group, get_shape
 from feinsum.distributed.schedule import GroupSchedule, compute_needed_boxes
@@ -96,7 +89,6 @@ class Leaf:
     sources: tuple[tuple[str, Box], ...]
     target: str
     box: Box
-    n_points: int
     is_first: bool
 
 
@@ -469,19 +461,12 @@ def list_steps(event: Event) -> Iterator[tuple[int, Step]]:
         case Computation(group, inputs, target, boxes, is_first):
             names = [operand.names() for operand in inputs]
             for rank, box in boxes.items():
-                sources: list[tuple[str, Box]] = []
-                sides: dict[str, range] = {}
-                for operand, buffers in zip(inputs, names, strict=True):
-                    operand_box = operand.boxes.box(rank) or ()
-                    sources.append((buffers[rank], operand_box))
-                    sides.update(zip(operand.indices, operand_box, strict=True))
-                n_points = count_entries(tuple(sides.values()))
-                # the first leaf overwrites the zeros, which saves an addition
-                is_first_leaf = bool(is_first[rank])
-                yield (
-                    rank,
-                    Leaf(group, tuple(sources), target, box, n_points, is_first_leaf),
+                sources = tuple(
+                    (buffers[rank], operand.boxes.box(rank) or ())
+                    for operand, buffers in zip(inputs, names, strict=True)
                 )
+                # the first leaf overwrites the zeros, which saves an addition
+                yield rank, Leaf(group, sources, target, box, bool(is_first[rank]))
         case Release(buffer, ranks):
             for rank in np.nonzero(ranks)[0].tolist():
                 yield rank, Free(buffer)

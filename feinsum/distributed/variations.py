@@ -10,7 +10,7 @@ machine ``x=2 y=2`` whose axes partition i and k::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -27,7 +27,7 @@ from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import GroupSchedule
 from feinsum.distributed.statement_graph import as_count, read_nonzeros
 from feinsum.errors import InvalidEinsumError, PlanError
-from feinsum.ir import BatchedEinsum, Operand, SizeParam, to_text
+from feinsum.ir import BatchedEinsum, SizeParam, to_text, with_extents
 from feinsum.words import format_count
 
 N_COMPARED = 4
@@ -243,22 +243,15 @@ def _resize_einsum(
     einsum: BatchedEinsum, sizes: Mapping[str, int], extents: Mapping[str, int]
 ) -> tuple[BatchedEinsum, dict[str, int]]:
     """Return an einsum with new extents, and the values of its size parameters."""
-    new_sizes = dict(sizes)
-    for term, operand in zip(einsum.inputs, einsum.rows[0], strict=True):
-        for index, extent in zip(term, operand.shape, strict=True):
-            if index in extents and isinstance(extent, SizeParam):
-                new_sizes[extent.name] = extents[index]
-
-    def resize(operand: Operand, term: Sequence[str]) -> Operand:
-        shape = tuple(
-            extent if isinstance(extent, SizeParam) else extents.get(index, extent)
-            for index, extent in zip(term, operand.shape, strict=True)
-        )
-        return replace(operand, shape=shape)
-
-    (row,) = einsum.rows
+    new_sizes, new_extents = dict(sizes), dict(einsum.extents)
+    for index in (i for term in einsum.inputs for i in term if i in extents):
+        extent = einsum.extents[index]
+        if isinstance(extent, SizeParam):
+            new_sizes[extent.name] = extents[index]
+        else:
+            new_extents[index] = extents[index]
     try:
-        resized = replace(einsum, rows=(tuple(map(resize, row, einsum.inputs)),))
+        resized = with_extents(einsum, new_extents)
     except InvalidEinsumError as error:  # an array that is read by several indices
         raise PlanError(f"wrong extents: {error}", rules=("sizes",)) from None
     actual = get_extents(resized, new_sizes)
