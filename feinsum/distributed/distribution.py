@@ -56,15 +56,17 @@ ONE_PROCESS = "one process"
 
 
 def make_notation_error(
-    kind: str, text: str, expected: str, problem: str = "", rule: str = "notation"
+    kind: str, text: str, expected: str, problem: str = "", *, rules: tuple[str, ...]
 ) -> PlanError:
     """Return the error of a text that cannot be parsed.
 
-    >>> print(make_notation_error("machine", "x", "such as 'x=2'", "no number"))
+    >>> rules = ("notation",)
+    >>> print(make_notation_error("machine", "x", "such as 'x=2'", "no number",
+    ...     rules=rules))
     machine 'x': no number; expected such as 'x=2'
     """
     colon = f": {problem}" if problem else ""
-    return PlanError(f"{kind} {text!r}{colon}; expected {expected}", rules=(rule,))
+    return PlanError(f"{kind} {text!r}{colon}; expected {expected}", rules=rules)
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,10 @@ class Machine(Part):
         is_named = [name for name, *_ in words] == expected and all(level_words)
         if not (is_named and all(re.fullmatch("[0-9]+", n) for *_, n in words)):
             raise make_notation_error(
-                "machine", text, "such as 'x=2 y=3', or 'x=2 | y=3 z=4' of two levels"
+                "machine",
+                text,
+                "such as 'x=2 y=3', or 'x=2 | y=3 z=4' of two levels",
+                rules=("notation",),
             )
         return cls(tuple(int(size) for *_, size in words), tuple(map(len, level_words)))
 
@@ -378,6 +383,7 @@ class Distribution(Part):
                 "such as 'xy->xy*', with a name, a digit or * for each of "
                 f"{format_count(machine.n_axes, 'axis')}",
                 problem,
+                rules=("notation",),
             )
         cuts = tuple(tuple(k for k, t in enumerate(targets) if t == n) for n in names)
         fixed = tuple((k, int(t)) for k, t in enumerate(targets) if t.isdigit())

@@ -92,7 +92,9 @@ class Levels:
             units = tuple(map(int, text.split(",")))
         except ValueError:
             expected = "a number of ranks, or several, such as 8,2"
-            raise make_notation_error(name, text, expected) from None
+            raise make_notation_error(
+                name, text, expected, rules=("notation",)
+            ) from None
         return cls(units)
 
     def cost(self, moved: Sequence[int]) -> tuple[float, ...]:

@@ -232,7 +232,7 @@ def _parse_access(term: str, line: str) -> Access:
 
 def _make_parse_error(line: str) -> PlanError:
     expected = "such as 'T[i,k] = A[i,j] * B[j,k]'"
-    return make_notation_error("statement", line, expected, rule="statements")
+    return make_notation_error("statement", line, expected, rules=("statements",))
 
 
 def _require_shape(parsed: Statements, tensor: str, shape: Sequence[int]) -> None:

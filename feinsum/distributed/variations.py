@@ -55,7 +55,7 @@ def with_cyclic(plan: Plan, indices: Collection[str]) -> Plan:
     >>> cyclic.starts["A"].notation("ij"), cyclic.start_box("A", 1)
     ('ij->i%', (range(1, 7, 2), range(0, 4)))
     """
-    _require_indices(plan, indices, "cyclic")
+    _require_indices(plan, indices, rules=("cyclic",))
 
     def distribute(distribution: Distribution, access: Access) -> Distribution:
         pairs = zip(access.indices, distribution.cuts, strict=True)
@@ -109,7 +109,7 @@ def with_sizes(
     >>> longer.shape("A"), longer.result == square.result, longer.counts.moved
     ((1000, 600), True, 1560000)
     """
-    _require_indices(plan, extents, "sizes")
+    _require_indices(plan, extents, rules=("sizes",))
     for index, extent in extents.items():
         if isinstance(extent, bool) or not isinstance(extent, int) or extent < 0:
             raise PlanError(
@@ -136,10 +136,12 @@ def with_sizes(
     return with_schedules(resized, plan.schedules, starts=plan.starts)
 
 
-def _require_indices(plan: Plan, indices: Iterable[str], rule: str) -> None:
+def _require_indices(
+    plan: Plan, indices: Iterable[str], *, rules: tuple[str, ...]
+) -> None:
     if unknown := sorted(set(indices) - set(plan.extents)):
         raise PlanError(
-            f"no index {unknown[0]}; there are {', '.join(plan.extents)}", rules=(rule,)
+            f"no index {unknown[0]}; there are {', '.join(plan.extents)}", rules=rules
         )
 
 
