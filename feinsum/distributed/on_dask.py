@@ -132,8 +132,6 @@ class DaskEngine:
 
     def submit(self, arrays: Mapping[str, Any], progress: Progress | None) -> Wait:
         """Send all tasks of a run to the scheduler."""
-        import dask
-
         checked = check_operands(self.plan, self.semantics.read(arrays))
         # workers need not have a GPU
         operands = {name: to_host(array) for name, array in checked.items()}
@@ -146,18 +144,60 @@ class DaskEngine:
             # before any task is sent, so that no event is lost
             self.client.subscribe_topic(topic, listener)
         n_lost_before = self._count_lost()
-        sender = TaskSender(self.client, token, topic, addresses)
+        results = self._send_tasks(operands, addresses, token, topic)
+        run = _Run(results, names, n_lost_before, start, topic, listener)
+        return partial(self._finish, run)
+
+    def _send_tasks(
+        self,
+        operands: Mapping[str, Stored],
+        addresses: Sequence[str],
+        token: str,
+        topic: str,
+    ) -> list[Any]:
+        """Return futures of each rank's part of the outputs, and its traffic.
+
+        All other futures end here, so buffers are freed once no task needs them.
+        """
+        import dask
+
+        def send(key: str, rank: int, function: Any, *arguments: Any) -> Any:
+            return self.client.submit(
+                function,
+                *arguments,
+                key=f"{token}-{key}",
+                # a rank stays on its worker: no work stealing
+                workers=[addresses[rank]],
+                allow_other_workers=False,
+                # the key is unique: Dask need not hash the arguments
+                pure=False,
+            )
+
+        states = {}
         # blocks are part of the graph, so that Dask can send lost ones again
         with dask.config.set({LARGE_GRAPH: ANY_SIZE}):
             for rank in range(self.plan.processes):
                 # copies, because the caller may change its arrays meanwhile
                 blocks = cut_blocks(self.plan, operands, rank)
-                sender.begin(rank, self.semantics, blocks)
+                key = f"begin-{rank}"
+                states[rank] = send(key, rank, Buffers, self.semantics, blocks)
         for number, phases in enumerate(self.phases):
-            sender.advance(number, phases)
-        results = sender.results(self.plan.outputs)
-        run = _Run(results, names, n_lost_before, start, topic, listener)
-        return partial(self._finish, run)
+            # all parcels are packed from the states before this phase
+            arriving = dict.fromkeys(p for x in phases.values() for p in x.arriving)
+            parcels = {}
+            for k, p in enumerate(arriving):
+                key, state = f"parcel-{number}-{k}", states[p.rank]
+                parcels[p] = send(key, p.rank, _pack_parcel, state, p.pieces)
+            for rank, phase in phases.items():
+                key, event = f"phase-{rank}-{number}", (topic, rank, number)
+                arguments = states[rank], phase.steps, event
+                received = [parcels[p] for p in phase.arriving]
+                states[rank] = send(key, rank, _run_phase, *arguments, *received)
+        outputs = tuple(self.plan.outputs)
+        return [
+            send(f"result-{rank}", rank, _finish_rank, state, outputs)
+            for rank, state in sorted(states.items())
+        ]
 
     def _finish(self, run: _Run) -> Outcome:
         """Wait for a run.
@@ -269,72 +309,6 @@ class DaskEngine:
         """Return the names of workers that are missing now."""
         present = {worker["name"] for worker in self._list_all_workers().values()}
         return ", ".join(sorted(str(name) for name in set(run.names) - present))
-
-
-class TaskSender:
-    """Creates the tasks of one run.
-
-    It owns the futures, so buffers are freed once no task needs them.
-    """
-
-    def __init__(
-        self, client: Any, token: str, topic: str, addresses: Sequence[str]
-    ) -> None:
-        self.client, self.token, self.topic = client, token, topic
-        self.addresses = addresses
-        self.states: dict[int, Any] = {}
-
-    def begin(self, rank: int, semantics: Semantics, blocks: Any) -> None:
-        """Send the initial buffers of a rank."""
-        key = f"{self.token}-begin-{rank}"
-        self.states[rank] = self._submit(key, rank, Buffers, semantics, blocks)
-
-    def advance(self, number: int, phases: Mapping[int, Phase]) -> None:
-        """Create the tasks of a phase, and the parcels that they receive."""
-        # all parcels are packed from the states before this phase
-        parcels = {
-            parcel: self._submit(
-                f"{self.token}-parcel-{number}-{k}",
-                parcel.rank,
-                _pack_parcel,
-                self.states[parcel.rank],
-                parcel.pieces,
-            )
-            for k, parcel in enumerate(
-                dict.fromkeys(p for phase in phases.values() for p in phase.arriving)
-            )
-        }
-        for rank, phase in phases.items():
-            self.states[rank] = self._submit(
-                f"{self.token}-phase-{rank}-{number}",
-                rank,
-                _run_phase,
-                self.states[rank],
-                phase.steps,
-                (self.topic, rank, number),
-                *(parcels[parcel] for parcel in phase.arriving),
-            )
-
-    def results(self, outputs: Sequence[str]) -> list[Any]:
-        """Return futures of each rank's part of the outputs."""
-        return [
-            self._submit(
-                f"{self.token}-result-{rank}", rank, _finish_rank, state, tuple(outputs)
-            )
-            for rank, state in sorted(self.states.items())
-        ]
-
-    def _submit(self, key: str, rank: int, function: Any, *arguments: Any) -> Any:
-        return self.client.submit(
-            function,
-            *arguments,
-            key=key,
-            # a rank stays on its worker: no work stealing
-            workers=[self.addresses[rank]],
-            allow_other_workers=False,
-            # the key is unique: Dask need not hash the arguments
-            pure=False,
-        )
 
 
 def _run_phase(
