@@ -10,12 +10,12 @@ import pytest
 
 from feinsum.db import open_store
 from feinsum.db.exchange.files import write_parquet
-from feinsum.distributed.files import create_arrays
 from feinsum.distributed.mpi import get_world
 from feinsum.drawing.plots import check_plots
 from feinsum.errors import FeinsumError
 from feinsum.extras import require_extra
 from feinsum.records.signature import create_signing_key
+from feinsum.run import create_arrays
 from feinsum.tuning.connection import Connection
 
 SPARED = {

@@ -47,27 +47,38 @@ class LevelBound:
         level: the level.
         memory: all nearer levels, as one fast memory; None if unknown, in which case
             every array counts once.
-        path: the considered order of products that moves the least.
-        compulsory_bytes: bytes of all operands and results.
-        asymptotic_bytes: steps over intensity, the figure of the paper for that order;
-            not a bound for small extents.
+        path: the considered order of products that moves the least; without steps if
+            the memory is unknown.
     """
 
     level: MemoryLevel
     memory: FastMemory | None
-    path: PathBound | None
-    compulsory_bytes: int
-    asymptotic_bytes: float
+    path: PathBound
+
+    @cached_property
+    def asymptotic_bytes(self) -> float:
+        """Steps over intensity, the figure of the paper for that order.
+
+        It is no bound for small extents.
+        """
+        n_bytes = 0 if self.memory is None else self.memory.n_bytes
+        steps = self.path.steps
+        return sum(_compute_asymptotic_bytes(x.statement, n_bytes) for x in steps)
+
+    @property
+    def compulsory_bytes(self) -> int:
+        """Bytes of all operands and results."""
+        return self.path.compulsory_bytes
 
     @property
     def n_bytes(self) -> int:
         """The minimum traffic: at least every array once."""
-        return self.compulsory_bytes if self.path is None else self.path.n_bytes
+        return self.path.n_bytes
 
     @property
     def stored_bytes(self) -> int:
         """The minimum traffic if all intermediates pass through this level."""
-        return self.compulsory_bytes if self.path is None else self.path.stored_bytes
+        return self.path.stored_bytes
 
     @property
     def seconds(self) -> float | None:
@@ -82,15 +93,14 @@ class LevelBound:
     @property
     def tile(self) -> Mapping[str, int]:
         """The tile of the step with the most excess traffic; empty if there is none."""
-        steps = () if self.path is None else self.path.steps
-        most = max(steps, key=lambda step: step.excess_bytes, default=None)
+        most = max(self.path.steps, key=lambda step: step.excess_bytes, default=None)
         if most is None or not most.excess_bytes:
             return constantdict()
         return most.certificate.tile
 
     @property
     def steps(self) -> tuple[str, ...]:
-        return () if self.path is None else tuple(map(str, self.path.steps))
+        return tuple(map(str, self.path.steps))
 
 
 @dataclass(frozen=True)
@@ -242,10 +252,9 @@ def compute_bound(
         compulsory = factors.compulsory_bytes
         paths = iter(_bound_paths(factors, memories))
         scope = _describe_scope(factors.einsum.n_operands)
+    whole = PathBound(compulsory, ())
     level_bounds = tuple(
-        _make_level_bound(
-            compulsory, level, memory, None if memory is None else next(paths)
-        )
+        LevelBound(level, memory, whole if memory is None else next(paths))
         for number, (level, memory) in enumerate(zip(levels, ahead, strict=True))
         if number or len(levels) == 1
     )
@@ -282,21 +291,6 @@ def _bound_paths(factors: Factors, memories: Sequence[FastMemory]) -> list[PathB
     if factors.is_empty or not memories:
         return [PathBound(factors.compulsory_bytes, ()) for _ in memories]
     return bound_paths(factors, memories)
-
-
-def _make_level_bound(
-    compulsory: int,
-    level: MemoryLevel,
-    memory: FastMemory | None,
-    path: PathBound | None,
-) -> LevelBound:
-    asymptotic = 0.0
-    if memory is not None and path is not None:
-        asymptotic = sum(
-            _compute_asymptotic_bytes(step.statement, memory.n_bytes)
-            for step in path.steps
-        )
-    return LevelBound(level, memory, path, compulsory, asymptotic)
 
 
 def _compute_asymptotic_bytes(statement: Any, memory_bytes: int) -> float:
@@ -349,11 +343,7 @@ def _format_megabytes(n_bytes: int) -> str:
 
 
 def _make_size_document(level: MemoryLevel) -> dict[str, Any]:
-    return {
-        "name": level.name,
-        "size_bytes": level.n_bytes,
-        "n_copies": level.n_copies,
-    }
+    return {"name": level.name, "size_bytes": level.n_bytes, "n_copies": level.n_copies}
 
 
 def _format_size(level: MemoryLevel) -> str:
@@ -435,10 +425,7 @@ def compute_shares(bound: Bound, measured_s: float) -> dict[str, float]:
 
 
 def compute_least_s(
-    einsum: BatchedEinsum,
-    sizes: Mapping[str, int],
-    device: Device,
-    peaks: DevicePeaks,
+    einsum: BatchedEinsum, sizes: Mapping[str, int], device: Device, peaks: DevicePeaks
 ) -> float:
     """Return a lower bound on the time of repeated runs; 0 if nothing is known.
 

@@ -196,7 +196,7 @@ class _Problem:
         weights = [
             log(a.entry_bytes) if a.entry_bytes > 0 else -np.inf for a in accesses
         ]
-        extents = [_sum_log_extents(statement, names) for names in classes]
+        extents = [sum(log(statement.extents[i]) for i in names) for names in classes]
         extents.append(log(n_instances))
         return cls(statement, classes, member, np.array(weights), np.array(extents))
 
@@ -218,10 +218,6 @@ def _group_indices(statement: SoapStatement) -> Classes:
             membership = tuple(index in access.indices for access in statement.accesses)
             groups.setdefault(membership, []).append(index)
     return tuple(map(tuple, groups.values()))
-
-
-def _sum_log_extents(statement: SoapStatement, names: Sequence[str]) -> float:
-    return sum(log(statement.extents[name]) for name in names)
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ stored and sums are never fused; its total is ``stored_bytes``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import combinations
 from math import ceil, exp
 from typing import TypeAlias
@@ -37,7 +37,7 @@ from feinsum.bounds.finite import (
     survey_statements,
 )
 from feinsum.bounds.soap import SoapStatement
-from feinsum.contraction.paths import PathMethod, find_path
+from feinsum.contraction.paths import PathMethod, find_path, list_partitions
 
 ALL_UP_TO = 4
 """Most operands for which all orders and fusions are considered."""
@@ -126,7 +126,7 @@ def bound_paths(factors: Factors, memories: Sequence[FastMemory]) -> list[PathBo
     # estimates choose the steps; only the chosen ones get certificates, which are slow
     surveys = dict(zip(groups, survey_statements(statements, memories), strict=True))
     chosen = [
-        _find_cheapest(all_operands, partitions, _estimate_costs(surveys, k), {})[1]
+        _find_cheapest(all_operands, partitions, _estimate_costs(surveys, k))[1]
         for k in range(len(memories))
     ]
     needed = list(
@@ -146,16 +146,14 @@ def bound_paths(factors: Factors, memories: Sequence[FastMemory]) -> list[PathBo
 
 
 def count_fewest_steps(factors: Factors) -> int:
-    """Return the fewest multiply-adds of any order considered."""
+    """Return the fewest multiply-adds of any order considered, of several operands."""
     all_operands = tuple(range(factors.einsum.n_operands))
-    if len(all_operands) == 1:
-        return factors.statement((all_operands,)).n_points
     partitions = _list_considered(factors)
     every = {blocks for splits in partitions.values() for blocks in splits}
     steps: dict[Blocks, Costs] = {
         blocks: (factors.statement(blocks).n_points, 0) for blocks in every
     }
-    (fewest, _), _ = _find_cheapest(all_operands, partitions, steps, {})
+    (fewest, _), _ = _find_cheapest(all_operands, partitions, steps)
     return int(fewest)
 
 
@@ -178,30 +176,30 @@ def _estimate_costs(
 
 
 def _find_cheapest(
-    positions: Positions,
+    all_operands: Positions,
     partitions: Mapping[Positions, Sequence[Blocks]],
     costs: Mapping[Blocks, Costs],
-    memo: dict[Positions, tuple[Costs, tuple[Blocks, ...]]],
 ) -> tuple[Costs, tuple[Blocks, ...]]:
     """Find the cheapest steps for a product; of equals, the first choice."""
-    if positions not in memo:
+
+    @cache
+    def find(positions: Positions) -> tuple[Costs, tuple[Blocks, ...]]:
         choices: list[tuple[Costs, int, tuple[Blocks, ...]]] = []
         for blocks in partitions[positions]:
             excess, moved = costs[blocks]
             steps: tuple[Blocks, ...] = ()
             for block in blocks:
                 if len(block) > 1:
-                    factor_costs, factor_steps = _find_cheapest(
-                        block, partitions, costs, memo
-                    )
+                    factor_costs, factor_steps = find(block)
                     excess, moved = excess + factor_costs[0], moved + factor_costs[1]
                     steps += factor_steps
             choices.append(((excess, moved), len(choices), (*steps, blocks)))
         # by excess first; in a large memory no order has any, and the one that stores
         # least is taken
         cost, _, chosen = min(choices)
-        memo[positions] = cost, chosen
-    return memo[positions]
+        return cost, chosen
+
+    return find(all_operands)
 
 
 def _list_all_partitions(factors: Factors) -> dict[Positions, list[Blocks]]:
@@ -217,7 +215,7 @@ def _list_all_partitions(factors: Factors) -> dict[Positions, list[Blocks]]:
     return {
         chosen: [
             blocks
-            for blocks in _list_partitions(chosen)
+            for blocks in list_partitions(chosen)
             if len(blocks) > 1 and factor.issuperset(blocks)
         ]
         for chosen in products
@@ -228,24 +226,6 @@ def _has_sum(positions: Positions, factors: Factors) -> bool:
     """Return whether a product sums over an index."""
     before = frozenset[str]().union(*(factors.indices((p,)) for p in positions))
     return any(factors.extents[i] > 1 for i in before - factors.indices(positions))
-
-
-def _list_partitions(positions: Positions) -> Iterator[Blocks]:
-    """Yield all set partitions.
-
-    >>> [*map(len, [list(_list_partitions(tuple(range(n)))) for n in range(1, 6)])]
-    [1, 2, 5, 15, 52]
-    """
-    if not positions:
-        yield ()
-        return
-    # the first position is always in the first block, so that no partition comes twice
-    first, *remaining = positions
-    for n in range(len(remaining) + 1):
-        for chosen in combinations(remaining, n):
-            unchosen = tuple(p for p in remaining if p not in chosen)
-            for blocks in _list_partitions(unchosen):
-                yield ((first, *chosen), *blocks)
 
 
 def _list_partitions_of_trees(factors: Factors) -> dict[Positions, list[Blocks]]:

@@ -127,8 +127,7 @@ def _list_certain_reads(statement: Statement) -> Iterator[tuple[str, Sequence[st
     names = {
         node.id for node in list_always_evaluated(body) if isinstance(node, ast.Name)
     }
-    terms = zip(statement.operands, statement.inputs, strict=True)
-    for position, (name, term) in enumerate(terms):
+    for position, (name, term) in enumerate(statement.accesses):
         if get_operand_name(position) in names:
             yield name, term
 
@@ -178,10 +177,7 @@ def _normalize(statement: SoapStatement) -> tuple[Form, SoapStatement]:
     def form(accesses: Sequence[SoapAccess]) -> Form:
         return tuple(
             sorted(
-                (
-                    tuple(k for k, a in enumerate(accesses) if index in a.indices),
-                    extent,
-                )
+                (tuple(k for k, a in enumerate(accesses) if index in a.indices), extent)
                 for index, extent in statement.extents.items()
             )
         )

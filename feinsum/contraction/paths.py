@@ -283,6 +283,28 @@ def list_postorders(n_operands: int) -> Iterator[ProductOrder]:
         yield from splits(frozenset(range(n_operands))) if n_operands > 1 else [()]
 
 
+def list_partitions(
+    positions: Sequence[int],
+) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Yield all ways to put positions into blocks.
+
+    >>> [*list_partitions([0, 1])]
+    [((0,), (1,)), ((0, 1),)]
+    >>> [len([*list_partitions(range(n))]) for n in range(1, 6)]
+    [1, 2, 5, 15, 52]
+    """
+    if not positions:
+        yield ()
+        return
+    # the first position is always in the first block, so that no partition comes twice
+    first, *remaining = positions
+    for n in range(len(remaining) + 1):
+        for chosen in combinations(remaining, n):
+            unchosen = [p for p in remaining if p not in chosen]
+            for blocks in list_partitions(unchosen):
+                yield ((first, *chosen), *blocks)
+
+
 def make_path(
     order: Iterable[tuple[Iterable[int], Iterable[int]]], n_operands: int
 ) -> Path:

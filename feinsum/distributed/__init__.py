@@ -19,7 +19,7 @@ variations, choosing, repeats
 storage                           dense and sparse arrays, their parts, on GPUs
 local, mpi, on_dask, engines      running plans, on fleets
 on_jax                            plans as functions of JAX arrays
-files, fleets, facts, recorded    arrays in files; runs that become facts
+fleets, facts, recorded           runs that become facts
 display, standalone               plans as text, pictures and programs
 program_plan                      plans of programs
 ================================= ==================================================

@@ -23,16 +23,8 @@ from typing import Literal, TypeAlias
 
 from feinsum.contraction.paths import Path
 from feinsum.distributed.checks import find_request_violations
-from feinsum.distributed.distribution import (
-    Distribution,
-    Machine,
-)
-from feinsum.distributed.groups import (
-    Group,
-    get_extents,
-    get_shape,
-    groups_of,
-)
+from feinsum.distributed.distribution import Distribution, Machine
+from feinsum.distributed.groups import Group, get_extents, get_shape, groups_of
 from feinsum.distributed.levels import Levels, moved_by_level
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import (

@@ -16,6 +16,7 @@ from feinsum.distributed.distribution import (
     find_distribution_violations,
     find_machine_violations,
     get_axis_name,
+    name_violations,
 )
 from feinsum.distributed.groups import Group
 from feinsum.distributed.schedule import MAX_PARTS, GroupSchedule, list_leaves
@@ -77,7 +78,7 @@ def find_plan_violations(plan: Plan) -> Iterator[Violation]:
         *_find_start_violations(plan),
     ]
     if not broken:
-        broken = [*_find_movement_violations(plan)]
+        broken = [*name_violations("sparse", _find_movement_problems(plan))]
     yield from broken
     if not broken:
         yield from _find_leaf_violations(plan)
@@ -152,8 +153,8 @@ def find_storage_violations(plan: Plan) -> Iterator[Violation]:
     yield from find_sparse_violations(plan.problem)
 
 
-def _find_movement_violations(plan: Plan) -> Iterator[Violation]:
-    """Yield a violation wherever entries of a sparse tensor would have to move."""
+def _find_movement_problems(plan: Plan) -> Iterator[str]:
+    """Yield a message wherever entries of a sparse tensor would have to move."""
     for walked, (group, schedule) in zip(
         plan.problem.walked, plan.scheduled, strict=True
     ):
@@ -161,22 +162,15 @@ def _find_movement_violations(plan: Plan) -> Iterator[Violation]:
             continue
         output = group.output
         if plan.starts[walked.tensor] != schedule.needs(walked):
-            yield Violation(
-                "sparse",
-                f"{walked.tensor} does not start where {output.tensor} needs it",
-            )
+            yield f"{walked.tensor} does not start where {output.tensor} needs it"
         for k, index in enumerate(schedule.axes):
             if index not in walked.indices:
-                yield Violation(
-                    "sparse",
-                    f"axis {get_axis_name(k)} partitions {index}, which {walked} lacks",
+                yield (
+                    f"axis {get_axis_name(k)} partitions {index}, which {walked} lacks"
                 )
         has_pattern = plan.is_sparse(output.tensor)
         if has_pattern and schedule.result != schedule.needs(output):
-            yield Violation(
-                "sparse",
-                f"{output.tensor} ends where entries of {walked.tensor} are not",
-            )
+            yield f"{output.tensor} ends where entries of {walked.tensor} are not"
 
 
 def _find_leaf_violations(plan: Plan) -> Iterator[Violation]:
@@ -199,82 +193,74 @@ def find_schedule_violations(
     group: Group, schedule: GroupSchedule, n_processes: int
 ) -> Iterator[Violation]:
     """Yield the violations of a schedule for a group."""
-    name = group.output.tensor
+    output = group.output
     yield from find_machine_violations(schedule.machine, n_processes)
+    yield from name_violations("axes", _find_axis_problems(group, schedule))
     if len(schedule.axes) != schedule.machine.n_axes:
-        yield Violation(
-            "axes",
+        return
+    yield from find_distribution_violations(
+        f"the result {output.tensor}", schedule.result, len(output.indices), n_processes
+    )
+    results = _find_result_problems(output.tensor, schedule)
+    yield from name_violations("result", results)
+    yield from name_violations("loop", _find_loop_problems(group, schedule))
+
+
+def _find_axis_problems(group: Group, schedule: GroupSchedule) -> Iterator[str]:
+    name = group.output.tensor
+    if len(schedule.axes) != schedule.machine.n_axes:
+        yield (
             f"{name}: {format_count(len(schedule.axes), 'index')} for "
-            f"{format_count(schedule.machine.n_axes, 'axis')} of the machine",
+            f"{format_count(schedule.machine.n_axes, 'axis')} of the machine"
         )
         return
     for k, index in enumerate(schedule.axes):
         if index is not None and index not in group.indices:
-            yield Violation(
-                "axes",
-                f"{name}: axis {get_axis_name(k)} partitions {index!r}, which is "
-                "not an "
-                "index",
+            yield (
+                f"{name}: axis {get_axis_name(k)} partitions {index!r}, which is not "
+                "an index"
             )
     used = {k for k, index in enumerate(schedule.axes) if index is not None}
     is_repeated = len(set(schedule.cyclic)) < len(schedule.cyclic)
     if is_repeated or not set(schedule.cyclic) <= used:
-        yield Violation(
-            "axes",
+        yield (
             f"{name}: cyclic axes {schedule.cyclic}; expected different ones that "
-            "partition an index",
+            "partition an index"
         )
-    yield from find_distribution_violations(
-        f"the result {name}", schedule.result, len(group.output.indices), n_processes
-    )
-    yield from _find_result_violations(name, schedule)
-    yield from _find_loop_violations(group, schedule)
 
 
-def _find_result_violations(name: str, schedule: GroupSchedule) -> Iterator[Violation]:
+def _find_result_problems(name: str, schedule: GroupSchedule) -> Iterator[str]:
     result = schedule.result
     # the result stays on the machine of its group, from which later groups fetch it
     if result.machine != schedule.machine:
-        yield Violation(
-            "result", f"{name}: the result is distributed over another machine"
-        )
+        yield f"{name}: the result is distributed over another machine"
         return
     copied = set(result.copied_axes)
     for k, index in enumerate(schedule.axes):
         if k in copied and index is not None:
-            yield Violation(
-                "result",
-                f"{name}: the result is replicated along axis "
-                f"{get_axis_name(k)}, which "
-                "partitions an index; let the group that needs copies fetch them",
+            yield (
+                f"{name}: the result is replicated along axis {get_axis_name(k)}, "
+                "which partitions an index; let the group that needs copies fetch them"
             )
     for k, index in enumerate(schedule.axes):
         if k not in copied and index is None:
-            yield Violation(
-                "result",
-                f"{name}: all processes along axis {get_axis_name(k)} compute "
-                "the same, so "
-                "the result must be replicated there",
+            yield (
+                f"{name}: all processes along axis {get_axis_name(k)} compute the "
+                "same, so the result must be replicated there"
             )
 
 
-def _find_loop_violations(group: Group, schedule: GroupSchedule) -> Iterator[Violation]:
+def _find_loop_problems(group: Group, schedule: GroupSchedule) -> Iterator[str]:
     loop, name = schedule.loop, group.output.tensor
     if loop is None:
         return
     if loop.index not in group.summed:
-        yield Violation(
-            "loop",
-            f"{name}: a sequential loop over {loop.index!r}, which is not summed",
-        )
+        yield f"{name}: a sequential loop over {loop.index!r}, which is not summed"
     if not 1 <= loop.parts <= MAX_PARTS:
-        yield Violation(
-            "loop",
+        yield (
             f"{name}: a sequential loop of {format_count(loop.parts, 'part')}; "
-            f"expected 1 to {MAX_PARTS}",
+            f"expected 1 to {MAX_PARTS}"
         )
     for k in loop.rotate:
         if not 0 <= k < schedule.machine.n_axes:
-            yield Violation(
-                "loop", f"{name}: rotation by axis {k}, which does not exist"
-            )
+            yield f"{name}: rotation by axis {k}, which does not exist"

@@ -382,30 +382,14 @@ def prefer_measured(
     if compute_identity(plan) not in seconds:
         return plan
     candidates = [p for p in find_alternatives(plan) if p.peak_bytes <= max_bytes]
-    return choose_measured_plan([plan, *candidates], seconds)
+    timed = [p for p in (plan, *candidates) if compute_identity(p) in seconds]
+    return min(timed, key=lambda p: seconds[compute_identity(p)])
 
 
 def _select_trusted(records: Iterable[PlanRecord]) -> Iterable[PlanRecord]:
     signers = read_trusted_signers()
     trusted = (record for record in records if record.is_trusted)
     return [r for r in trusted if not (signers and explain_untrusted(r, signers))]
-
-
-def choose_measured_plan(
-    plans: Sequence[Plan], seconds: Mapping[Hashable, float]
-) -> Plan:
-    """Return the first plan, or another one that was measured to be faster.
-
-    If the first plan itself has no measured time, it is returned.
-
-    Args:
-        plans: plans, the default one first.
-        seconds: measured times by :func:`compute_identity`.
-    """
-    timed = [plan for plan in plans if compute_identity(plan) in seconds]
-    if not timed or timed[0] is not plans[0]:
-        return plans[0]
-    return min(timed, key=lambda plan: seconds[compute_identity(plan)])
 
 
 def collect_measured_s(

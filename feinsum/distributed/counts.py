@@ -411,8 +411,7 @@ def _format_report(report: RunReport) -> Iterator[str]:
         )
         yield (
             f"  {edge.tensor} {destination}: "
-            f"{format_count(edge.predicted, 'element', ',')} "
-            f"predicted, {received}"
+            f"{format_count(edge.predicted, 'element', ',')} predicted, {received}"
         )
     for result, seconds in report.leaf_s.items():
         yield f"  {result}: {seconds:.3g} s in the slowest process"

@@ -26,13 +26,7 @@ from feinsum.distributed.groups import Access, Group, get_shape
 from feinsum.distributed.levels import moved_by_level
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import GroupSchedule
-from feinsum.distributed.steps import (
-    Free,
-    Leaf,
-    Make,
-    Step,
-    Transfer,
-)
+from feinsum.distributed.steps import Free, Leaf, Make, Step, Transfer
 from feinsum.drawing import Arrow, FlowBox, Node, Panel, StepRow, draw_flow
 from feinsum.errors import PlanError
 from feinsum.words import format_count
@@ -270,14 +264,9 @@ def rows_of(plan: Plan, n_groups: int | None = None) -> tuple[StepRow, ...]:
 
 
 def _make_panels(plan: Plan, group: Group, schedule: GroupSchedule) -> list[Panel]:
-    panels = [
-        _make_panel(plan, access, schedule.needs(access), f"needs {access}")
-        for access in group.inputs
-    ]
-    return [
-        *panels,
-        _make_panel(plan, group.output, schedule.result, f"{group.output}"),
-    ]
+    needs = [(a, schedule.needs(a), f"needs {a}") for a in group.inputs]
+    result = group.output, schedule.result, f"{group.output}"
+    return [_make_panel(plan, *part) for part in (*needs, result)]
 
 
 def _make_panel(

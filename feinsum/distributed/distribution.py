@@ -25,8 +25,9 @@ matrix ``A[i,j]`` on this machine, with the ranks that hold each block::
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from itertools import accumulate, pairwise
@@ -40,7 +41,7 @@ from pydantic import Field
 from feinsum.distributed.boxes import Boxes, take_block, take_cyclic_part
 from feinsum.errors import PlanError
 from feinsum.ir.operand import Violation
-from feinsum.records.document import STRICT
+from feinsum.records.document import Part
 from feinsum.words import format_count
 
 MAX_AXES = 4
@@ -55,12 +56,7 @@ ONE_PROCESS = "one process"
 
 
 def make_notation_error(
-    kind: str,
-    text: str,
-    expected: str,
-    problem: str = "",
-    *,
-    rules: tuple[str, ...],
+    kind: str, text: str, expected: str, problem: str = "", *, rules: tuple[str, ...]
 ) -> PlanError:
     """Return the error of a text that cannot be parsed.
 
@@ -73,12 +69,8 @@ def make_notation_error(
     return PlanError(f"{kind} {text!r}{colon}; expected {expected}", rules=rules)
 
 
-def _is_empty(axes: object) -> bool:
-    return axes == ()
-
-
 @dataclass(frozen=True)
-class Machine:
+class Machine(Part):
     """A grid of processes, of one or several levels, such as hosts and their ranks.
 
     Ranks number the grid points in row-major order, like ``MPI_Cart_create`` without
@@ -100,10 +92,8 @@ class Machine:
     ((1, 2), (12,))
     """
 
-    __pydantic_config__ = STRICT
-
     sizes: tuple[int, ...]
-    levels: Annotated[tuple[int, ...], Field(exclude_if=_is_empty)] = ()
+    levels: Annotated[tuple[int, ...], Field(exclude_if=operator.not_)] = ()
 
     def __post_init__(self) -> None:
         levels = tuple(self.levels)
@@ -163,6 +153,13 @@ class Machine:
         """
         return _compute_coordinates(self.sizes, n_ranks)
 
+    def number_ranks(self, axes: Sequence[int], n_ranks: int) -> NDArray[np.int64]:
+        """Return a number for each rank: its coordinates along some axes."""
+        numbers = np.zeros(n_ranks, np.int64)
+        for axis in axes:
+            numbers = numbers * self.sizes[axis] + self.coordinates(n_ranks)[:, axis]
+        return numbers
+
 
 @cache
 def _compute_coordinates(sizes: tuple[int, ...], n_ranks: int) -> NDArray[np.int64]:
@@ -199,29 +196,34 @@ def get_axis_name(axis: int) -> str:
     return "xyzw"[axis] if axis < 4 else f"x{axis}"
 
 
+def name_violations(rule: str, messages: Iterable[str]) -> Iterator[Violation]:
+    """Yield a violation of a rule for each message."""
+    return (Violation(rule, message) for message in messages)
+
+
 def find_machine_violations(machine: Machine, n_processes: int) -> Iterator[Violation]:
     """Yield the violations of a machine with this many processes."""
+    return name_violations("machine", _find_machine_problems(machine, n_processes))
+
+
+def _find_machine_problems(machine: Machine, n_processes: int) -> Iterator[str]:
     for axis, size in enumerate(machine.sizes):
         if size < 1:
-            yield Violation(
-                "machine",
+            yield (
                 f"axis {get_axis_name(axis)} of a machine has "
-                f"{format_count(size, 'process')}; expected 1 or more",
+                f"{format_count(size, 'process')}; expected 1 or more"
             )
-    if machine.levels and (
-        min(machine.levels) < 1 or sum(machine.levels) != machine.n_axes
-    ):
-        yield Violation(
-            "machine",
-            f"levels of {machine.levels} axes; expected one or more each, and "
-            f"{machine.n_axes} together",
+    levels = machine.levels
+    if levels and (min(levels) < 1 or sum(levels) != machine.n_axes):
+        yield (
+            f"levels of {levels} axes; expected one or more each, and "
+            f"{machine.n_axes} together"
         )
     if machine.n_processes > n_processes:
-        yield Violation(
-            "machine",
+        yield (
             f"a machine {machine.text} needs "
             f"{format_count(machine.n_processes, 'process')}; the plan has "
-            f"{n_processes}",
+            f"{n_processes}"
         )
 
 
@@ -271,12 +273,29 @@ def factorizations(
         yield from list_ascending(number, max_factors, 2)
 
 
-Cyclic = Annotated[tuple[int, ...], Field(exclude_if=_is_empty)]
+@lru_cache(64)
+def list_ordered_factors(number: int, n_factors: int) -> NDArray[np.int64]:
+    """Return all ways to write a number as a product of factors from 1, in order.
+
+    >>> list_ordered_factors(4, 2).tolist()
+    [[1, 4], [2, 2], [4, 1]]
+    """
+    if n_factors == 0:
+        return np.empty((int(number == 1), 0), np.int64)
+    rows = []
+    for factor in (d for d in range(1, number + 1) if number % d == 0):
+        inner_rows = list_ordered_factors(number // factor, n_factors - 1)
+        rows.append(np.insert(inner_rows, 0, factor, axis=1))
+    factors: NDArray[np.int64] = np.concatenate(rows)
+    return factors
+
+
+Cyclic = Annotated[tuple[int, ...], Field(exclude_if=operator.not_)]
 """Machine axes with a cyclic distribution; documents leave out the empty tuple."""
 
 
 @dataclass(frozen=True)
-class Distribution:
+class Distribution(Part):
     """The parts of a tensor that the processes of a machine hold.
 
     The machine axes in ``cuts`` partition each axis of the tensor into blocks of
@@ -304,8 +323,6 @@ class Distribution:
     >>> rows.boxes((6, 5), 2).box(1)
     (range(1, 7, 2), range(0, 5))
     """
-
-    __pydantic_config__ = STRICT
 
     machine: Machine
     cuts: tuple[tuple[int, ...], ...]
@@ -354,9 +371,8 @@ class Distribution:
         axis_names, arrow, target_text = text.replace(" ", "").partition("->")
         # a name with a percent sign is one word; so is every other character
         words = re.findall(r"[^\W\d]%|.", target_text)
-        names, targets = list(axis_names), [word[0] for word in words if word != "|"]
-        is_cyclic = [word[1:] == "%" for word in words if word != "|"]
         without_bars = [word for word in words if word != "|"]
+        names, targets = list(axis_names), [word[0] for word in without_bars]
         if "|" in words and words != insert_bars(without_bars, machine.bounds):
             targets = words  # a misplaced bar is reported as an unknown name
         problem = _find_notation_problem(names, targets, machine, bool(arrow))
@@ -371,7 +387,8 @@ class Distribution:
             )
         cuts = tuple(tuple(k for k, t in enumerate(targets) if t == n) for n in names)
         fixed = tuple((k, int(t)) for k, t in enumerate(targets) if t.isdigit())
-        return cls(machine, cuts, fixed, tuple(np.nonzero(is_cyclic)[0].tolist()))
+        cyclic = tuple(k for k, word in enumerate(without_bars) if word[1:] == "%")
+        return cls(machine, cuts, fixed, cyclic)
 
     def notation(self, indices: Sequence[str]) -> str:
         """Return DISTAL's notation, in which several axes may partition one index."""
@@ -459,26 +476,25 @@ def find_distribution_violations(
             f"{tensor} has {format_count(n_axes, 'axis')}; its distribution has "
             f"{len(distribution.cuts)}",
         )
+    yield from name_violations("axis", _find_axis_problems(tensor, distribution))
+
+
+def _find_axis_problems(tensor: str, distribution: Distribution) -> Iterator[str]:
+    machine = distribution.machine
     cuts = [k for term in distribution.cuts for k in term]
     used = cuts + [k for k, _ in distribution.fixed]
     for k in used:
         if not 0 <= k < machine.n_axes:
-            yield Violation("axis", f"{tensor} names axis {k} of {machine.text}")
+            yield f"{tensor} names axis {k} of {machine.text}"
         elif used.count(k) > 1:
-            yield Violation(
-                "axis", f"{tensor} uses axis {get_axis_name(k)} more than once"
-            )
+            yield f"{tensor} uses axis {get_axis_name(k)} more than once"
     for k in set(distribution.cyclic) - set(cuts):
-        yield Violation(
-            "axis", f"{tensor}: axis {get_axis_name(k)} is cyclic and cuts nothing"
-        )
+        yield f"{tensor}: axis {get_axis_name(k)} is cyclic and cuts nothing"
     if len(set(distribution.cyclic)) < len(distribution.cyclic):
-        yield Violation("axis", f"{tensor} has an axis that is cyclic more than once")
+        yield f"{tensor} has an axis that is cyclic more than once"
     for k, coordinate in distribution.fixed:
         if 0 <= k < machine.n_axes and not 0 <= coordinate < machine.sizes[k]:
-            yield Violation(
-                "axis",
-                f"{tensor} is at place {coordinate} of axis {get_axis_name(k)}, "
-                "which has "
-                f"{machine.sizes[k]}",
+            yield (
+                f"{tensor} is at place {coordinate} of axis {get_axis_name(k)}, which "
+                f"has {machine.sizes[k]}"
             )

@@ -196,7 +196,8 @@ def _eliminate_all(
     is_exact, choices = not fixed, fixed
     # the value of a variable depends only on those eliminated after it
     for name, joined_tables in reversed(eliminated):
-        costs: Any = sum(_select_costs(table, name, choices) for table in joined_tables)
+        # all other variables are chosen
+        costs: Any = sum(_restrict(table, choices).costs for table in joined_tables)
         choices[name] = int(costs.argmin())
     return LeastSum(float(total), choices, is_exact)
 
@@ -217,15 +218,6 @@ def _restrict(table: Table, values: Mapping[str, int]) -> Table:
         return table
     index = tuple(values.get(v, slice(None)) for v in table.variables)
     return Table(free, np.asarray(table.costs[index]))
-
-
-def _select_costs(
-    table: Table, name: str, choices: Mapping[str, int]
-) -> NDArray[np.float64]:
-    """Return the costs of all values of a variable, with all others chosen."""
-    index = tuple(slice(None) if v == name else choices[v] for v in table.variables)
-    costs: NDArray[np.float64] = table.costs[index]
-    return costs
 
 
 def list_variables(tables: Sequence[Table]) -> dict[str, None]:

@@ -22,6 +22,7 @@ from feinsum.distributed.local import (
     Products,
     Progress,
     Semantics,
+    Wait,
     call_tuned,
     check_memory,
     compute_with_numpy,
@@ -55,13 +56,8 @@ class Engine(Protocol):
 
     n_ahead: int
 
-    def submit(
-        self, arrays: Mapping[str, Any] | None, progress: Progress | None
-    ) -> Any:
+    def submit(self, arrays: Mapping[str, Any], progress: Progress | None) -> Wait:
         """Begin a run; the caller may reuse the arrays afterwards."""
-
-    def outcome(self, run: Any) -> Outcome:
-        """Wait for a run."""
 
     def fleet(self) -> Fleet:
         """Describe the fleet that runs it."""
@@ -95,7 +91,12 @@ class Prepared:
                 are too large, or if the engine cannot continue; on all ranks of MPI.
             ProgramError: for wrong arrays of a program, except on ranks of MPI.
         """
-        return self._engine.outcome(self._engine.submit(arrays, progress))
+        return self._submit(arrays, progress)()
+
+    def _submit(
+        self, arrays: Mapping[str, Any] | None, progress: Progress | None
+    ) -> Wait:
+        return self._engine.submit({} if arrays is None else arrays, progress)
 
     def fleet(self) -> Fleet:
         """Describe the fleet of the engine; collective on MPI ranks.
@@ -111,27 +112,20 @@ class Prepared:
         Engines with their own workers begin the next run before the last one has ended.
         Arrays may be reused once the next input is requested.
         """
-        running: list[Any] = []
+        running: list[Wait] = []
         for arrays in inputs:
             # one run ahead hides the latency of the scheduler, at twice the memory
-            running.append(self._engine.submit(arrays, None))
+            running.append(self._submit(arrays, None))
             if len(running) > self._engine.n_ahead:
-                yield self._engine.outcome(running.pop(0))
-        for run in running:
-            yield self._engine.outcome(run)
+                yield running.pop(0)()
+        for wait in running:
+            yield wait()
 
 
-class _EngineInCalls:
-    """An engine whose runs end before the call that begins them."""
+class LocalEngine:
+    """The engine that runs all ranks in this process."""
 
     n_ahead = 0
-
-    def outcome(self, run: Outcome) -> Outcome:
-        return run
-
-
-class LocalEngine(_EngineInCalls):
-    """The engine that runs all ranks in this process."""
 
     def __init__(self, plan: Plan, on: Any, semantics: Semantics) -> None:
         if on is not None:
@@ -142,11 +136,9 @@ class LocalEngine(_EngineInCalls):
             )
         self.plan, self.semantics = plan, semantics
 
-    def submit(
-        self, arrays: Mapping[str, Any] | None, progress: Progress | None
-    ) -> Outcome:
+    def submit(self, arrays: Mapping[str, Any], progress: Progress | None) -> Wait:
         start, plan = perf_counter(), self.plan
-        operands = self.semantics.read({} if arrays is None else arrays)
+        operands = self.semantics.read(arrays)
         on_gpu = [array for array in operands.values() if is_on_gpu(array)]
         free = get_free_gpu_bytes(on_gpu[0]) if on_gpu else get_free_memory_bytes()
         # all ranks share the memory of this process
@@ -156,23 +148,24 @@ class LocalEngine(_EngineInCalls):
             plan, operands, meaning=self.semantics, traffic=traffic, progress=progress
         )
         report = build_report(plan, "local", traffic, perf_counter() - start)
-        return Outcome(name_outputs(plan, results), report)
+        outcome = Outcome(name_outputs(plan, results), report)
+        return lambda: outcome
 
     def fleet(self) -> Fleet:
         return describe_fleet_here(self.plan.processes, "local")
 
 
-class MpiEngine(_EngineInCalls):
+class MpiEngine:
     """The engine of MPI ranks; rank 0 has the arrays and gets the results."""
+
+    n_ahead = 0
 
     def __init__(self, plan: Plan, comm: Any, semantics: Semantics) -> None:
         self.plan, self.semantics = plan, semantics
         self.comm = get_world() if comm is None else comm
         require_size(plan, self.comm)
 
-    def submit(
-        self, arrays: Mapping[str, Any] | None, progress: Progress | None
-    ) -> Outcome:
+    def submit(self, arrays: Mapping[str, Any], progress: Progress | None) -> Wait:
         plan, comm, start = self.plan, self.comm, perf_counter()
         blocks, traffic = scatter(plan, arrays, comm, self.semantics.read), Traffic()
         parts = run_on_ranks(
@@ -188,7 +181,8 @@ class MpiEngine(_EngineInCalls):
         # every rank returns the report of all ranks
         of_ranks = comm.allgather(traffic)
         report = build_report(plan, "mpi", of_ranks, perf_counter() - start)
-        return Outcome(results, report)
+        outcome = Outcome(results, report)
+        return lambda: outcome
 
     def fleet(self) -> Fleet:
         return describe_fleet_on_ranks(self.comm)

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box
-from feinsum.distributed.groups import Access, Group
+from feinsum.distributed.groups import Group, groups_of
 from feinsum.distributed.local import compute_with_numpy
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.program_plan import ProgramPlan, evaluate_block
@@ -302,10 +302,9 @@ def _list_statements(plan: Plan) -> tuple[Group, ...]:
     """Return the statements of a plan, without the groups of its path."""
     if plan.statements is not None:
         return plan.groups
-    einsum, output = plan.batched_einsum, plan.outputs[0]
-    terms = zip(einsum.rows[0], einsum.inputs, strict=True)
-    inputs = tuple(Access(operand.name, tuple(term)) for operand, term in terms)
-    return (Group(inputs, Access(output, tuple(einsum.output))),)
+    einsum = plan.batched_einsum
+    one_step = (tuple(range(len(einsum.inputs))),)
+    return groups_of(einsum, one_step, plan.extents)
 
 
 def _find_dependencies(

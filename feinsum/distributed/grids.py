@@ -25,7 +25,7 @@ with a stationary tensor).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from math import exp, log, prod
 from typing import Any, TypeAlias
 
@@ -35,7 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 from feinsum.bounds import compute_intensity, make_statement
 from feinsum.distributed.assembly import with_schedules
 from feinsum.distributed.boxes import Ints
-from feinsum.distributed.distribution import Machine
+from feinsum.distributed.distribution import Machine, list_ordered_factors
 from feinsum.distributed.elimination import Table, least_sum
 from feinsum.distributed.groups import Access, Group
 from feinsum.distributed.plans import Plan
@@ -107,7 +107,7 @@ def list_grids(
     n: int, indices: Sequence[str], extents: Mapping[str, int]
 ) -> NDArray[np.int64]:
     """Return all grids of n processes that cut no index into more parts than values."""
-    grids = _list_factor_grids(n, len(indices))
+    grids = list_ordered_factors(n, len(indices))
     lengths = np.array([max(1, extents[i]) for i in indices], np.int64)
     return grids[(grids <= lengths).all(axis=1)]
 
@@ -122,19 +122,6 @@ def find_largest_grids(
         if len(grids):
             return grids
     raise AssertionError("one process always fits")
-
-
-@lru_cache(64)
-def _list_factor_grids(n: int, n_axes: int) -> NDArray[np.int64]:
-    """Return factorizations of ``n`` into ``n_axes`` ordered factors, in order."""
-    if n_axes == 0:
-        return np.empty((int(n == 1), 0), np.int64)
-    rows = []
-    for factor in (d for d in range(1, n + 1) if n % d == 0):
-        inner_grids = _list_factor_grids(n // factor, n_axes - 1)
-        rows.append(np.insert(inner_grids, 0, factor, axis=1))
-    grids: NDArray[np.int64] = np.concatenate(rows)
-    return grids
 
 
 # ---- one group at a time
@@ -241,10 +228,7 @@ def choose_footprint_grid(group: Group, extents: Mapping[str, int], n: int) -> G
     """
     indices = order_by_first_use(group)
     grids = find_largest_grids(n, indices, extents)
-    blocks = np.array([extents[i] for i in indices], float) / grids
-    resident = np.zeros(len(grids))
-    for access in group.accesses:
-        resident += blocks[:, [indices.index(i) for i in access.indices]].prod(axis=1)
+    resident: Floats = sum(_compute_block_sizes(group, indices, grids, extents))
     # equal but for rounding, whatever the order of the products
     is_least = resident <= resident.min() * (1 + 1e-12)
     return tuple(grids[int(is_least.argmax())].tolist())
@@ -420,16 +404,18 @@ def compute_statement_costs(
         grids: number of parts of each index, shape (n_grids, n_indices).
         extents: extent of each index.
     """
-    lengths = np.array([extents[i] for i in indices], float) / grids
-
-    def block(access: Access) -> Floats:
-        columns = [indices.index(i) for i in access.indices]
-        size: Floats = lengths[:, columns].prod(axis=1)
-        return size
-
+    *inputs, output = _compute_block_sizes(group, indices, grids, extents)
     summed = grids[:, [indices.index(i) for i in group.summed]]
-    joined = compute_join(grids, [block(access) for access in group.inputs])
-    return joined + compute_aggregation(grids, summed, block(group.output))
+    return compute_join(grids, inputs) + compute_aggregation(grids, summed, output)
+
+
+def _compute_block_sizes(
+    group: Group, indices: Sequence[str], grids: Ints, extents: Mapping[str, int]
+) -> list[Any]:
+    """Return the elements in a block of each access, for each of several grids."""
+    lengths = np.array([extents[i] for i in indices], float) / grids
+    columns = ([indices.index(i) for i in a.indices] for a in group.accesses)
+    return [lengths[:, of_access].prod(axis=1) for of_access in columns]
 
 
 def _build_repartition_tables(

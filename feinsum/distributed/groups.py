@@ -28,7 +28,7 @@ from feinsum.contraction.steps import find_steps
 from feinsum.errors import InvalidPathError, PlanError
 from feinsum.ir import BatchedEinsum, IndexList, write_subscripts
 from feinsum.ir.statement import Statement
-from feinsum.records.document import STRICT
+from feinsum.records.document import Part
 from feinsum.words import format_count
 
 RESULT = "out"
@@ -36,23 +36,20 @@ RESULT = "out"
 
 
 @dataclass(frozen=True)
-class Access:
+class Access(Part):
     """A tensor with the index of each of its axes."""
-
-    __pydantic_config__ = STRICT
 
     tensor: str
     indices: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "indices", tuple(self.indices))
+    sequences = ("indices",)
 
     def __str__(self) -> str:
         return f"{self.tensor}[{','.join(self.indices)}]"
 
 
 @dataclass(frozen=True)
-class Group:
+class Group(Part):
     """One einsum of a plan, in the form that documents store.
 
     >>> mttkrp = Group((Access("X", "ijk"), Access("B", "ja"), Access("C", "ka")),
@@ -61,13 +58,10 @@ class Group:
     (('i', 'a', 'j', 'k'), ('j', 'k'), 'ijk,ja,ka->ia')
     """
 
-    __pydantic_config__ = STRICT
-
     inputs: tuple[Access, ...]
     output: Access
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "inputs", tuple(self.inputs))
+    sequences = ("inputs",)
 
     @cached_property
     def statement(self) -> Statement:

@@ -239,23 +239,16 @@ def compute_copy_costs(machine: Machine, levels: Levels | None = None) -> CopyCo
         element_s = np.array([link.element_s for link in levels.links])
         # relative: costs stay comparable with numbers of elements
         element_s = element_s / (element_s.max() or 1.0)
-    ranks, coordinates = np.arange(n_ranks), machine.coordinates(n_ranks)
-    costs = []
+    ranks, costs = np.arange(n_ranks), []
     for chosen in range(2**n_axes):
         other_axes = [k for k in range(n_axes) if not chosen >> k & 1]
         # ranks with the same coordinates on the other axes need the same element
-        group = coordinates[:, other_axes] @ _compute_strides(
-            [machine.sizes[k] for k in other_axes]
-        )
+        group = machine.number_ranks(other_axes, n_ranks)
         n_pairs = [_count_pairs(group * n_ranks + ranks // unit) for unit in units]
         costs.append(float(-np.diff(n_pairs) @ element_s) / n_ranks)
     # the last set has all axes: every rank needs what one rank holds
     average = costs[-1] / max(1, n_ranks - 1)
     return CopyCosts(np.array(costs), average, float(element_s.min()))
-
-
-def _compute_strides(sizes: Sequence[int]) -> Ints:
-    return np.cumprod([1, *sizes[:0:-1]])[::-1][: len(sizes)].astype(np.int64)
 
 
 def _count_pairs(labels: Ints) -> int:

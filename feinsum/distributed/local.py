@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box
-from feinsum.distributed.counts import Traffic
+from feinsum.distributed.counts import Outcome, Traffic
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.steps import (
     Computation,
@@ -52,6 +52,9 @@ LeafFunction: TypeAlias = Callable[..., Any]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of finished leaves, and the total."""
+
+Wait: TypeAlias = Callable[[], Outcome]
+"""Waits for a run that was begun."""
 
 
 def check_memory(plan: Plan, available: int, *, n_ranks: int = 1) -> None:
@@ -100,31 +103,24 @@ def import_tuned_leaf() -> LeafFunction:
 
 
 def replace_names(subscripts: str) -> str:
-    """Return subscripts with letters instead of long names."""
+    """Return subscripts with letters instead of long names; letters alone stay.
+
+    >>> replace_names("ij,j->i"), replace_names("{row}j,j->{row}")
+    ('ij,j->i', 'ab,b->a')
+    """
     # the usual case needs no parsing
     if set(subscripts) <= {*ascii_letters, *",->"}:
         return subscripts
     inputs, output = parse_subscripts(subscripts)
-    names = tuple(dict.fromkeys(name for term in inputs for name in term))
-    letter = dict(zip(names, assign_letters(names), strict=True))
-    terms = [[letter[name] for name in term] for term in (*inputs, output)]
-    return write_subscripts(terms[:-1], terms[-1])
-
-
-def assign_letters(indices: Sequence[str]) -> Sequence[str]:
-    """Return a letter for every index; letters themselves stay.
-
-    >>> assign_letters(("i", "j")), assign_letters(("row", "j"))
-    (('i', 'j'), 'ab')
-    """
-    if all(len(i) == 1 and i in ascii_letters for i in indices):
-        return indices
-    if len(indices) > len(ascii_letters):
+    names = dict.fromkeys(name for term in inputs for name in term)
+    if len(names) > len(ascii_letters):
         raise PlanError(
-            f"{len(indices)} indices in one group; numpy supports {len(ascii_letters)}",
+            f"{len(names)} indices in one group; numpy supports {len(ascii_letters)}",
             rules=("blocks",),
         )
-    return ascii_letters[: len(indices)]
+    letter = dict(zip(names, ascii_letters, strict=False))
+    terms = [[letter[name] for name in term] for term in (*inputs, output)]
+    return write_subscripts(terms[:-1], terms[-1])
 
 
 class Semantics(Protocol):
@@ -193,24 +189,31 @@ class Buffers:
     """The buffers of one rank: arrays with their boxes.
 
     Args:
+        blocks: the initial block of each operand, with its box.
         traffic: records what the rank does.
         like: an array on the GPU that has all buffers; by default the host has them.
     """
 
     def __init__(
-        self, semantics: Semantics, traffic: Traffic | None = None, like: Any = None
+        self,
+        semantics: Semantics,
+        blocks: Mapping[str, tuple[Stored, Box]],
+        traffic: Traffic | None = None,
+        like: Any = None,
     ) -> None:
         self.semantics, self.like = semantics, like
         self.traffic = Traffic() if traffic is None else traffic
         self.arrays: dict[str, tuple[Stored, Box]] = {}
         self._shared: set[str] = set()
+        for name, (array, box) in blocks.items():
+            self._put(name, box, array)
 
     def fork(self) -> Buffers:
         """Return a copy to continue with, so that these buffers are not modified.
 
         Arrays are copied when they are first written to.
         """
-        copy = Buffers(self.semantics, self.traffic.copy(), self.like)
+        copy = Buffers(self.semantics, {}, self.traffic.copy(), self.like)
         copy.arrays = dict(self.arrays)
         copy._shared = set(self.arrays)
         return copy
@@ -219,8 +222,7 @@ class Buffers:
         # Dask schedules tasks and spills data by this size
         return sum(count_stored_bytes(array) for array, _ in self.arrays.values())
 
-    def put(self, name: str, box: Box, array: Stored) -> None:
-        """Add an array, such as an initial block."""
+    def _put(self, name: str, box: Box, array: Stored) -> None:
         self.arrays[name] = (array, box)
         self.traffic.count_bytes(count_stored_bytes(array))
 
@@ -240,7 +242,7 @@ class Buffers:
                 array = make_array(
                     box, dtype, fill, is_sparse=is_sparse, like=self.like
                 )
-                self.put(buffer, box, array)
+                self._put(buffer, box, array)
             case Transfer(source=source, target=target, box=box, is_added=is_added):
                 self.store(target, box, self.view(source, box), is_added)
             case Leaf():
@@ -272,7 +274,7 @@ class Buffers:
             assert box == buffer_box
             total = array.values + value.values if is_added else value.values
             self.traffic.count_bytes(-count_stored_bytes(array))
-            self.put(name, box, COO(value.shape, value.indices, total))
+            self._put(name, box, COO(value.shape, value.indices, total))
             return
         # copy on write: another state of this rank may still read it
         if name in self._shared:
@@ -332,14 +334,10 @@ def run_here(
     semantics = meaning or Products(plan, leaf or compute_with_numpy)
     check_support(plan, semantics, like)
     records = traffic or [Traffic() for _ in range(plan.processes)]
-    ranks = [Buffers(semantics, record, like) for record in records]
-    # copies, because ranks must not share memory
-    for name, array in arrays.items():
-        for rank, buffers in enumerate(ranks):
-            box = plan.start_box(name, rank)
-            if box is not None:
-                block = take_box(array, box)
-                buffers.put(name, box, block if plan.is_sparse(name) else block.copy())
+    ranks = [
+        Buffers(semantics, cut_blocks(plan, arrays, rank), record, like)
+        for rank, record in enumerate(records)
+    ]
     _run_events(plan, ranks, progress)
 
     def collect(output: str) -> Any:
@@ -352,6 +350,22 @@ def run_here(
         )
 
     return collect_outputs(plan, collect)
+
+
+def cut_blocks(
+    plan: Plan, arrays: Mapping[str, Stored], rank: int
+) -> dict[str, tuple[Stored, Box]]:
+    """Cut a rank's blocks from whole operands, each with its box.
+
+    Blocks share no memory, because ranks and the caller change their arrays; those of
+    sparse arrays are immutable.
+    """
+    blocks = {}
+    for name in plan.operands:
+        if (box := plan.start_box(name, rank)) is not None:
+            block = take_box(arrays[name], box)
+            blocks[name] = (block if plan.is_sparse(name) else block.copy()), box
+    return blocks
 
 
 def collect_outputs(plan: Plan, compute: Callable[[str], Any]) -> Any:

@@ -20,7 +20,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import combinations, product
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -108,10 +108,7 @@ class GroupMaps:
         """Return some of the maps, in that order."""
         of_rows = [*rows]
         return GroupMaps(
-            self.group,
-            self.maps[of_rows],
-            self.costs[of_rows],
-            self.resident[of_rows],
+            self.group, self.maps[of_rows], self.costs[of_rows], self.resident[of_rows]
         )
 
 
@@ -293,8 +290,6 @@ class Overlaps:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.coordinates = machine.coordinates(machine.n_processes)
-        self._ranges: dict[tuple[int, _Cuts], NDArray[np.float64]] = {}
         self._shared: dict[Hashable, NDArray[np.float64]] = {}
         self._lengths: dict[Hashable, NDArray[np.float64]] = {}
 
@@ -404,7 +399,7 @@ class Overlaps:
             return self._lengths[key]
         lows, highs = [], []
         for k, side in enumerate(choices):
-            ranges = np.array([self._compute_range(extent, cuts) for cuts in side])
+            ranges = np.array([_compute_range(self.machine, extent, c) for c in side])
             shape = [1] * len(choices) + [ranges.shape[-1]]
             shape[k] = len(side)
             lows.append(ranges[:, 0].reshape(shape))
@@ -417,17 +412,17 @@ class Overlaps:
             self._lengths[key] = lengths
         return lengths
 
-    def _compute_range(self, extent: int, cuts: _Cuts) -> NDArray[np.float64]:
-        """Return start and end of the block of each rank, shape (2, n_ranks)."""
-        if (extent, cuts) not in self._ranges:
-            n_ranks = self.machine.n_processes
-            low, high = np.zeros(n_ranks, np.int64), np.full(n_ranks, extent, np.int64)
-            for k in cuts:
-                if isinstance(k, tuple):
-                    axis, coordinate = k
-                    high = high * (self.coordinates[:, axis] == coordinate)
-                else:
-                    coordinates, size = self.coordinates[:, k], self.machine.sizes[k]
-                    low, high = take_block(low, high, coordinates, size)
-            self._ranges[extent, cuts] = np.stack([low, high]).astype(float)
-        return self._ranges[extent, cuts]
+
+@lru_cache(4096)
+def _compute_range(machine: Machine, extent: int, cuts: _Cuts) -> NDArray[np.float64]:
+    """Return start and end of the block of each rank, shape (2, n_ranks)."""
+    n_ranks = machine.n_processes
+    coordinates = machine.coordinates(n_ranks)
+    low, high = np.zeros(n_ranks, np.int64), np.full(n_ranks, extent, np.int64)
+    for k in cuts:
+        if isinstance(k, tuple):
+            axis, coordinate = k
+            high = high * (coordinates[:, axis] == coordinate)
+        else:
+            low, high = take_block(low, high, coordinates[:, k], machine.sizes[k])
+    return np.stack([low, high]).astype(float)

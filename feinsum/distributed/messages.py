@@ -214,25 +214,21 @@ class _PhaseBuilder:
     """Collects the steps of a phase, and one parcel from each sender."""
 
     def __init__(self, waiting: Iterable[Make | Free]) -> None:
-        self.steps: list[tuple[Step, tuple[int, tuple[str, Box]] | None]] = [
+        self.steps: list[tuple[Step, Origin | None]] = [
             (step, None) for step in waiting
         ]
-        self.pieces: dict[int, dict[tuple[str, Box], int]] = defaultdict(dict)
+        self.parcels: dict[int, dict[tuple[str, Box], int]] = defaultdict(dict)
 
     def add(self, step: Step) -> None:
         if not (isinstance(step, Transfer) and step.is_message):
             self.steps.append((step, None))
             return
-        piece, parcel = (step.source, step.box), self.pieces[step.sender]
+        parcel = self.parcels[step.sender]
         # one piece serves several steps
-        parcel.setdefault(piece, len(parcel))
-        self.steps.append((step, (step.sender, piece)))
+        piece_number = parcel.setdefault((step.source, step.box), len(parcel))
+        parcel_number = [*self.parcels].index(step.sender)
+        self.steps.append((step, (parcel_number, piece_number)))
 
     def build(self) -> Phase:
-        numbers = {rank: k for k, rank in enumerate(self.pieces)}
-        steps = tuple(
-            (step, came and (numbers[came[0]], self.pieces[came[0]][came[1]]))
-            for step, came in self.steps
-        )
-        parcels = (Parcel(rank, tuple(parcel)) for rank, parcel in self.pieces.items())
-        return Phase(steps, tuple(parcels))
+        parcels = (Parcel(rank, tuple(parcel)) for rank, parcel in self.parcels.items())
+        return Phase(tuple(self.steps), tuple(parcels))

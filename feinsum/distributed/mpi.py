@@ -38,6 +38,7 @@ from feinsum.distributed.local import (
     check_support,
     collect_outputs,
     count_leaves,
+    cut_blocks,
     import_tuned_leaf,
     name_outputs,
 )
@@ -53,7 +54,6 @@ from feinsum.distributed.storage import (
     is_mpi_cuda_aware,
     make_prototype,
     synchronize,
-    take_box,
     to_host,
 )
 from feinsum.errors import FeinsumError, PlanError
@@ -146,9 +146,12 @@ def run_on_ranks(
         return arrays, like
 
     arrays, like = run_on_every_rank(comm, check)
-    buffers = Buffers(semantics, traffic, _agree_on_memory(comm, arrays, like))
-    for name, array in arrays.items():
-        buffers.put(name, plan.start_box(name, rank), array)
+    own_blocks = {
+        name: (array, plan.start_box(name, rank)) for name, array in arrays.items()
+    }
+    buffers = Buffers(
+        semantics, own_blocks, traffic, _agree_on_memory(comm, arrays, like)
+    )
     abort_on_error(comm, lambda: _Interpreter(plan, comm, buffers).run(progress))
     return collect_outputs(plan, lambda output: buffers.arrays.get(output, (None,))[0])
 
@@ -512,23 +515,17 @@ def scatter(
         return {name: to_host(array) for name, array in arrays.items()}
 
     arrays = run_on_every_rank(comm, check)
-    blocks: dict[str, Stored] = {}
-    for name, dtype in plan.operands.items():
-        is_sparse = plan.is_sparse(name)
-        # rank 0 sends in the order in which each rank receives: by operand
-        for receiver in range(plan.processes if rank == 0 else 0):
-            box = plan.start_box(name, receiver)
-            if box is not None:
-                piece = take_box(arrays[name], box)
-                piece = piece if is_sparse else np.array(piece, order="C")
-                if receiver == 0:
-                    blocks[name] = piece
-                else:
-                    _send_part(comm, piece, receiver)
-        box = plan.start_box(name, rank)
-        if rank and box is not None:
-            blocks[name] = _receive_part(comm, 0, box, dtype, is_sparse=is_sparse)
-    return blocks
+    if rank:
+        return {
+            name: _receive_part(comm, 0, box, dtype, is_sparse=plan.is_sparse(name))
+            for name, dtype in plan.operands.items()
+            if (box := plan.start_box(name, rank)) is not None
+        }
+    # in the order in which each rank receives: by operand
+    for receiver in range(1, plan.processes):
+        for block, _ in cut_blocks(plan, arrays, receiver).values():
+            _send_part(comm, block, receiver)
+    return {name: block for name, (block, _) in cut_blocks(plan, arrays, 0).items()}
 
 
 def _send_part(comm: Any, block: Stored, receiver: int) -> None:

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from time import monotonic, perf_counter
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
 from numpy.typing import NDArray
 
 from feinsum.distributed.boxes import Box
@@ -29,14 +29,16 @@ from feinsum.distributed.local import (
     Buffers,
     Progress,
     Semantics,
+    Wait,
     assemble_result,
     check_memory,
     check_operands,
+    cut_blocks,
 )
 from feinsum.distributed.messages import Origin, Phase, build_phases
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.steps import Leaf, Step, Transfer
-from feinsum.distributed.storage import Stored, take_box, to_host
+from feinsum.distributed.storage import Stored, to_host
 from feinsum.errors import PlanError
 from feinsum.records import Fleet
 from feinsum.words import format_count
@@ -128,14 +130,9 @@ class DaskEngine:
         client.register_plugin(make_worker_watch())
         self._list_workers()
 
-    def submit(
-        self, arrays: Mapping[str, Any] | None, progress: Progress | None
-    ) -> _Run:
+    def submit(self, arrays: Mapping[str, Any], progress: Progress | None) -> Wait:
         """Send all tasks of a run to the scheduler."""
-        import dask
-
-        read = self.semantics.read({} if arrays is None else arrays)
-        checked = check_operands(self.plan, read)
+        checked = check_operands(self.plan, self.semantics.read(arrays))
         # workers need not have a GPU
         operands = {name: to_host(array) for name, array in checked.items()}
         start, workers = perf_counter(), self._list_workers()
@@ -147,17 +144,62 @@ class DaskEngine:
             # before any task is sent, so that no event is lost
             self.client.subscribe_topic(topic, listener)
         n_lost_before = self._count_lost()
-        sender = TaskSender(self.client, token, topic, addresses)
+        results = self._send_tasks(operands, addresses, token, topic)
+        run = _Run(results, names, n_lost_before, start, topic, listener)
+        return partial(self._finish, run)
+
+    def _send_tasks(
+        self,
+        operands: Mapping[str, Stored],
+        addresses: Sequence[str],
+        token: str,
+        topic: str,
+    ) -> list[Any]:
+        """Return futures of each rank's part of the outputs, and its traffic.
+
+        All other futures end here, so buffers are freed once no task needs them.
+        """
+        import dask
+
+        def send(key: str, rank: int, function: Any, *arguments: Any) -> Any:
+            return self.client.submit(
+                function,
+                *arguments,
+                key=f"{token}-{key}",
+                # a rank stays on its worker: no work stealing
+                workers=[addresses[rank]],
+                allow_other_workers=False,
+                # the key is unique: Dask need not hash the arguments
+                pure=False,
+            )
+
+        states = {}
         # blocks are part of the graph, so that Dask can send lost ones again
         with dask.config.set({LARGE_GRAPH: ANY_SIZE}):
             for rank in range(self.plan.processes):
-                sender.begin(rank, self.semantics, self._copy_blocks(operands, rank))
+                # copies, because the caller may change its arrays meanwhile
+                blocks = cut_blocks(self.plan, operands, rank)
+                key = f"begin-{rank}"
+                states[rank] = send(key, rank, Buffers, self.semantics, blocks)
         for number, phases in enumerate(self.phases):
-            sender.advance(number, phases)
-        results = sender.results(self.plan.outputs)
-        return _Run(results, names, n_lost_before, start, topic, listener)
+            # all parcels are packed from the states before this phase
+            arriving = dict.fromkeys(p for x in phases.values() for p in x.arriving)
+            parcels = {}
+            for k, p in enumerate(arriving):
+                key, state = f"parcel-{number}-{k}", states[p.rank]
+                parcels[p] = send(key, p.rank, _pack_parcel, state, p.pieces)
+            for rank, phase in phases.items():
+                key, event = f"phase-{rank}-{number}", (topic, rank, number)
+                arguments = states[rank], phase.steps, event
+                received = [parcels[p] for p in phase.arriving]
+                states[rank] = send(key, rank, _run_phase, *arguments, *received)
+        outputs = tuple(self.plan.outputs)
+        return [
+            send(f"result-{rank}", rank, _finish_rank, state, outputs)
+            for rank, state in sorted(states.items())
+        ]
 
-    def outcome(self, run: _Run) -> Outcome:
+    def _finish(self, run: _Run) -> Outcome:
         """Wait for a run.
 
         Raises:
@@ -185,13 +227,10 @@ class DaskEngine:
 
         results = {output: collect(output) for output in self.plan.outputs}
         traffic = [record for _, record in ranks]
-        seconds, n_lost = (
-            perf_counter() - run.start,
-            self._count_lost() - run.n_lost_before,
-        )
-        return Outcome(
-            results, build_report(self.plan, "dask", traffic, seconds, n_lost)
-        )
+        wall_s = perf_counter() - run.start
+        n_lost = self._count_lost() - run.n_lost_before
+        report = build_report(self.plan, "dask", traffic, wall_s, n_lost)
+        return Outcome(results, report)
 
     def fleet(self) -> Fleet:
         """Return the fleet of the workers that serve as ranks."""
@@ -230,17 +269,6 @@ class DaskEngine:
             if info[address]["memory_limit"]:
                 check_memory(self.plan, info[address]["memory_limit"])
         return [(name, address) for _, name, address in workers[:n]]
-
-    def _copy_blocks(
-        self, arrays: Mapping[str, Stored], rank: int
-    ) -> dict[str, tuple[Stored, Box]]:
-        """Copy a rank's blocks, because the caller may change its arrays meanwhile."""
-        boxes = {name: self.plan.start_box(name, rank) for name in arrays}
-        return {
-            name: (_copy_block(take_box(arrays[name], box)), box)
-            for name, box in boxes.items()
-            if box is not None
-        }
 
     def _count_lost(self) -> int:
         """Return the number of workers that were ever lost."""
@@ -281,90 +309,6 @@ class DaskEngine:
         """Return the names of workers that are missing now."""
         present = {worker["name"] for worker in self._list_all_workers().values()}
         return ", ".join(sorted(str(name) for name in set(run.names) - present))
-
-
-class TaskSender:
-    """Creates the tasks of one run.
-
-    It owns the futures, so buffers are freed once no task needs them.
-    """
-
-    def __init__(
-        self, client: Any, token: str, topic: str, addresses: Sequence[str]
-    ) -> None:
-        self.client, self.token, self.topic = client, token, topic
-        self.addresses = addresses
-        self.states: dict[int, Any] = {}
-
-    def begin(self, rank: int, semantics: Semantics, blocks: Any) -> None:
-        """Send the initial buffers of a rank."""
-        key = f"{self.token}-begin-{rank}"
-        self.states[rank] = self._submit(key, rank, _begin_rank, semantics, blocks)
-
-    def advance(self, number: int, phases: Mapping[int, Phase]) -> None:
-        """Create the tasks of a phase, and the parcels that they receive."""
-        # all parcels are packed from the states before this phase
-        parcels = {
-            parcel: self._submit(
-                f"{self.token}-parcel-{number}-{k}",
-                parcel.rank,
-                _pack_parcel,
-                self.states[parcel.rank],
-                parcel.pieces,
-            )
-            for k, parcel in enumerate(
-                dict.fromkeys(p for phase in phases.values() for p in phase.arriving)
-            )
-        }
-        for rank, phase in phases.items():
-            self.states[rank] = self._submit(
-                f"{self.token}-phase-{rank}-{number}",
-                rank,
-                _run_phase,
-                self.states[rank],
-                phase.steps,
-                (self.topic, rank, number),
-                *(parcels[parcel] for parcel in phase.arriving),
-            )
-
-    def results(self, outputs: Sequence[str]) -> list[Any]:
-        """Return futures of each rank's part of the outputs."""
-        return [
-            self._submit(
-                f"{self.token}-result-{rank}",
-                rank,
-                _finish_rank,
-                state,
-                tuple(outputs),
-            )
-            for rank, state in sorted(self.states.items())
-        ]
-
-    def _submit(self, key: str, rank: int, function: Any, *arguments: Any) -> Any:
-        return self.client.submit(
-            function,
-            *arguments,
-            key=key,
-            # a rank stays on its worker: no work stealing
-            workers=[self.addresses[rank]],
-            allow_other_workers=False,
-            # the key is unique: Dask need not hash the arguments
-            pure=False,
-        )
-
-
-def _copy_block(block: Stored) -> Stored:
-    """Return a block that shares no memory; those of sparse arrays are immutable."""
-    return block.copy() if isinstance(block, np.ndarray) else block
-
-
-def _begin_rank(
-    semantics: Semantics, blocks: Mapping[str, tuple[Stored, Box]]
-) -> Buffers:
-    buffers = Buffers(semantics)
-    for name, (array, box) in blocks.items():
-        buffers.put(name, box, array)
-    return buffers
 
 
 def _run_phase(

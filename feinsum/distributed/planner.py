@@ -63,12 +63,7 @@ from feinsum.distributed.choosing import (
 )
 from feinsum.distributed.counts import USUAL, Rates
 from feinsum.distributed.distribution import check_processes
-from feinsum.distributed.groups import (
-    Group,
-    find_default_path,
-    get_extents,
-    groups_of,
-)
+from feinsum.distributed.groups import Group, find_default_path, get_extents, groups_of
 from feinsum.distributed.levels import Levels, convert_levels
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.repeats import plan_blocks
@@ -430,16 +425,12 @@ def _prefer_path(plan: Plan, path: Path, rates: Rates) -> Plan:
         leaves=(),
         name="planned",
     )
-    estimate = plan.estimate(rates)
     candidate = search_plan(bare)
     if candidate is None:
         return plan
-    candidate_plan = choose_quickest(candidate, rates)
-    return (
-        candidate_plan
-        if candidate_plan.estimate(rates).is_better_than(estimate)
-        else plan
-    )
+    other = choose_quickest(candidate, rates)
+    is_better = other.estimate(rates).is_better_than(plan.estimate(rates))
+    return other if is_better else plan
 
 
 def list_short_paths(

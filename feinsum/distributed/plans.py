@@ -29,27 +29,16 @@ from feinsum.distributed.counts import (
     count_stored,
     tally,
 )
-from feinsum.distributed.distribution import (
-    Distribution,
-)
-from feinsum.distributed.groups import (
-    Access,
-    Group,
-    get_extents,
-    get_shape,
-    groups_of,
-)
+from feinsum.distributed.distribution import Distribution
+from feinsum.distributed.groups import Access, Group, get_extents, get_shape, groups_of
 from feinsum.distributed.messages import Collective, find_collectives
-from feinsum.distributed.schedule import (
-    GroupSchedule,
-    LeafWork,
-)
+from feinsum.distributed.schedule import GroupSchedule, LeafWork
 from feinsum.distributed.statement_graph import Statements
 from feinsum.distributed.steps import Events, Steps, list_rank_steps, lower
 from feinsum.errors import InvalidRecordError, PlanError
 from feinsum.ir import BatchedEinsum, from_text, generalize
 from feinsum.ir.operand import Violation
-from feinsum.records.document import STRICT, compute_content_id, from_json, to_json
+from feinsum.records.document import Part, compute_content_id, from_json, to_json
 from feinsum.words import format_brief, format_count
 
 if TYPE_CHECKING:
@@ -81,12 +70,8 @@ def read_document(cls: type[T], text: str | bytes, kind: str) -> T:
         raise PlanError(str(error), rules=("format",)) from None
 
 
-def _is_none(value: object) -> bool:
-    return value is None
-
-
 @dataclass(frozen=True)
-class Plan:
+class Plan(Part):
     """A plan by which processes compute one or several einsums: data without code.
 
     Args:
@@ -105,8 +90,6 @@ class Plan:
             groups.
     """
 
-    __pydantic_config__ = STRICT
-
     einsum: str
     sizes: Mapping[str, int]
     processes: int
@@ -117,7 +100,7 @@ class Plan:
     name: str = "planned"
     format: int = FORMAT
     statements: Statements | None = None
-    nonzeros: Annotated[int | None, Field(exclude_if=_is_none)] = None
+    nonzeros: Annotated[int | None, Field(exclude_if=lambda n: n is None)] = None
     placed: Annotated[tuple[str, ...], Field(exclude_if=operator.not_)] = ()
     ends: Annotated[Mapping[str, Distribution], Field(exclude_if=operator.not_)] = (
         constantdict()
@@ -125,10 +108,10 @@ class Plan:
 
     def __post_init__(self) -> None:
         # sorted, so that equal plans have equal documents
-        object.__setattr__(self, "sizes", constantdict(sorted(self.sizes.items())))
-        object.__setattr__(self, "starts", constantdict(sorted(self.starts.items())))
+        for name in ("sizes", "starts", "ends"):
+            pairs = sorted(getattr(self, name).items())
+            object.__setattr__(self, name, constantdict(pairs))
         object.__setattr__(self, "placed", tuple(sorted(self.placed)))
-        object.__setattr__(self, "ends", constantdict(sorted(self.ends.items())))
 
     @cached_property
     def batched_einsum(self) -> BatchedEinsum:

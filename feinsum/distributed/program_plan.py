@@ -39,7 +39,7 @@ from feinsum.ir.reductions import combine, find_neutral
 from feinsum.ir.statement import Statement
 from feinsum.ir.text import program_from_text
 from feinsum.programs.local import compute_contraction
-from feinsum.records.document import STRICT, compute_content_id, to_json
+from feinsum.records.document import Part, compute_content_id, to_json
 
 Array = NDArray[Any]
 
@@ -178,10 +178,8 @@ class ProgramPlan:
 
 
 @dataclass(frozen=True)
-class _Document:
+class _Document(Part):
     """The document of the plan of a program."""
-
-    __pydantic_config__ = STRICT
 
     program: str
     sizes: dict[str, int]
@@ -328,7 +326,7 @@ def build_statements(program: Program, sizes: Mapping[str, int]) -> Statements:
             extents[names[index]] = _evaluate_extent(extent, sizes)
         inputs = tuple(
             Access(name, tuple(names[i] for i in term))
-            for name, term in zip(statement.operands, statement.inputs, strict=True)
+            for name, term in statement.accesses
         )
         output = Access(result, tuple(names[i] for i in statement.output))
         groups.append(Group(inputs, output))

@@ -137,11 +137,7 @@ def _find_longest_run(flags: Sequence[bool]) -> tuple[int, int]:
 
 def _count_live(problem: Statements) -> list[int]:
     """Return for each border between groups the elements of results that pass it."""
-    last_use = {
-        access.tensor: number
-        for number, group in enumerate(problem.groups)
-        for access in group.inputs
-    }
+    last_use = problem.last_use
     live = [0] * (len(problem.groups) + 1)
     for number, group in enumerate(problem.groups):
         size = prod(get_shape(group.output, problem.extents))

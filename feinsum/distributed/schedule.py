@@ -33,15 +33,11 @@ from pydantic import Field
 
 from feinsum.canonical import canonicalize
 from feinsum.distributed.boxes import Boxes, Ints, take_block, take_cyclic_part
-from feinsum.distributed.distribution import (
-    Cyclic,
-    Distribution,
-    Machine,
-)
+from feinsum.distributed.distribution import Cyclic, Distribution, Machine
 from feinsum.distributed.groups import Access, Group, get_shape
 from feinsum.ir import array as operand_of
 from feinsum.ir import batched_einsum, to_text
-from feinsum.records.document import STRICT
+from feinsum.records.document import Part
 
 if TYPE_CHECKING:
     from feinsum.distributed.plans import Plan
@@ -51,7 +47,7 @@ MAX_PARTS = 2**14
 
 
 @dataclass(frozen=True)
-class Loop:
+class Loop(Part):
     """A sequential loop over the parts of a block of an index.
 
     Tensors with the index are fetched part by part, which needs less memory. Every
@@ -61,19 +57,16 @@ class Loop:
     Source: DISTAL, section 3.3 (divide, communicate, rotate).
     """
 
-    __pydantic_config__ = STRICT
-
     index: str
     parts: int
     rotate: tuple[int, ...] = ()
     is_cyclic: Annotated[bool, Field(exclude_if=operator.not_)] = False
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rotate", tuple(self.rotate))
+    sequences = ("rotate",)
 
 
 @dataclass(frozen=True)
-class GroupSchedule:
+class GroupSchedule(Part):
     """The assignment of a group's work and results to the processes of a machine.
 
     Args:
@@ -85,8 +78,6 @@ class GroupSchedule:
         loop: a sequential loop, if any.
         cyclic: the axes that distribute the values of their index cyclically.
     """
-
-    __pydantic_config__ = STRICT
 
     machine: Machine
     axes: tuple[str | None, ...]
@@ -244,7 +235,7 @@ def _spread_evenly(
 
 
 @dataclass(frozen=True)
-class LeafWork:
+class LeafWork(Part):
     """One process's share of a group.
 
     Attributes:
@@ -252,20 +243,17 @@ class LeafWork:
         text: the einsum of the largest block, as accepted by ``feinsum tune``.
     """
 
-    __pydantic_config__ = STRICT
-
     key: str
     text: str
 
 
-def _make_leaf_work(plan: Plan, group: Group, lengths: Mapping[str, int]) -> LeafWork:
-    """Return the workload of a block of a group.
+def list_leaves(plan: Plan) -> tuple[LeafWork, ...]:
+    """Return for every group the workload of the largest block."""
+    return tuple(_make_leaf_work(plan, *pair) for pair in plan.scheduled)
 
-    Args:
-        plan: the plan of the group.
-        group: the group.
-        lengths: extent of every index in the block.
-    """
+
+def _make_leaf_work(plan: Plan, group: Group, schedule: GroupSchedule) -> LeafWork:
+    lengths = _find_largest_block(group, schedule, plan.extents, plan.processes)
     has_pattern = plan.is_sparse(group.output.tensor)
     blocks = []
     for access in group.inputs:
@@ -289,15 +277,6 @@ def _make_leaf(
     ]
     einsum = batched_einsum(subscripts, [operands])
     return LeafWork(canonicalize(einsum).key, to_text(einsum))
-
-
-def list_leaves(plan: Plan) -> tuple[LeafWork, ...]:
-    """Return for every group the workload of the largest block."""
-    leaves = []
-    for group, schedule in plan.scheduled:
-        lengths = _find_largest_block(group, schedule, plan.extents, plan.processes)
-        leaves.append(_make_leaf_work(plan, group, lengths))
-    return tuple(leaves)
 
 
 def _find_largest_block(

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import permutations
 from math import inf, prod
 from operator import attrgetter, itemgetter
@@ -261,11 +261,7 @@ class _Space:
     """The choices of all groups on one machine."""
 
     def __init__(
-        self,
-        bare: Plan,
-        machine: Machine,
-        maps: Sequence[GroupMaps],
-        of_another: float,
+        self, bare: Plan, machine: Machine, maps: Sequence[GroupMaps], of_another: float
     ) -> None:
         self.groups, self.extents, self.machine = bare.groups, bare.extents, machine
         self.of_another, self.ends = of_another, bare.ends
@@ -275,8 +271,14 @@ class _Space:
         self.overlap = Overlaps(machine)
         self.work = 0.0
         # maps have few different results and needs
-        self.needed = cache(self._derive_needed)
-        self.result_choices = cache(self._list_result_choices)
+        self.needed = cache(partial(derive_distribution, machine=machine))
+
+        @cache
+        def result_choices(number: int, row: int) -> list[Distribution]:
+            group, axes = maps[number].group, maps[number].axes(row)
+            return [*list_result_choices(group, axes, machine)]
+
+        self.result_choices = result_choices
 
     @classmethod
     def of(
@@ -337,17 +339,6 @@ class _Space:
         bound = least.total if is_exact else self.lower_bound
         best = SearchResult(least.total, tuple(schedules), bound)
         return _Solution(best, tables.n_left_out, is_exact)
-
-    def _list_result_choices(self, number: int, row: int) -> list[Distribution]:
-        """Return the possible distributions of a map's result."""
-        maps = self.maps[number]
-        return [*list_result_choices(maps.group, maps.axes(row), self.machine)]
-
-    def _derive_needed(
-        self, axes: tuple[str | None, ...], access: Access
-    ) -> Distribution:
-        """Return the distribution in which a map needs a tensor."""
-        return derive_distribution(axes, access, self.machine)
 
     def shape(self, access: Access) -> tuple[int, ...]:
         return get_shape(access, self.extents)

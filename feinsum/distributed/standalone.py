@@ -24,14 +24,7 @@ import numpy as np
 
 from feinsum.distributed.local import replace_names
 from feinsum.distributed.plans import require_dense_plan
-from feinsum.distributed.steps import (
-    Free,
-    Leaf,
-    Make,
-    Step,
-    Transfer,
-    get_tensor,
-)
+from feinsum.distributed.steps import Free, Leaf, Make, Step, Transfer, get_tensor
 
 if TYPE_CHECKING:
     from feinsum.distributed.boxes import Box

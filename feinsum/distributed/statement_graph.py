@@ -23,15 +23,15 @@ import numpy as np
 from constantdict import constantdict
 from pydantic import Field
 
-from feinsum.distributed.distribution import make_notation_error
+from feinsum.distributed.distribution import make_notation_error, name_violations
 from feinsum.distributed.groups import Access, Group, get_shape
 from feinsum.errors import PlanError
 from feinsum.ir.operand import Violation
-from feinsum.records.document import STRICT
+from feinsum.records.document import Part
 
 
 @dataclass(frozen=True)
-class Statements:
+class Statements(Part):
     """A directed acyclic graph of einsums, in an order in which they can be computed.
 
     Args:
@@ -43,8 +43,6 @@ class Statements:
             known; other operands are dense.
     """
 
-    __pydantic_config__ = STRICT
-
     groups: tuple[Group, ...]
     extents: Mapping[str, int]
     dtypes: Mapping[str, str]
@@ -53,18 +51,25 @@ class Statements:
         constantdict()
     )
 
+    sequences = ("groups", "outputs")
+
     def __post_init__(self) -> None:
-        object.__setattr__(self, "groups", tuple(self.groups))
-        object.__setattr__(self, "extents", constantdict(sorted(self.extents.items())))
-        object.__setattr__(self, "dtypes", constantdict(sorted(self.dtypes.items())))
-        object.__setattr__(self, "outputs", tuple(self.outputs))
-        nonzeros = constantdict(sorted(self.nonzeros.items()))
-        object.__setattr__(self, "nonzeros", nonzeros)
+        super().__post_init__()
+        for name in ("extents", "dtypes", "nonzeros"):
+            pairs = sorted(getattr(self, name).items())
+            object.__setattr__(self, name, constantdict(pairs))
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of all results."""
         return np.result_type(*self.dtypes.values())
+
+    @cached_property
+    def last_use(self) -> dict[str, int]:
+        """The number of the last group that reads each tensor."""
+        return {
+            a.tensor: k for k, group in enumerate(self.groups) for a in group.inputs
+        }
 
     @cached_property
     def patterns(self) -> Mapping[str, tuple[str, tuple[int, ...]]]:
@@ -244,8 +249,7 @@ def _require_shape(parsed: Statements, tensor: str, shape: Sequence[int]) -> Non
 
 def find_statement_violations(graph: Statements) -> Iterator[Violation]:
     """Yield every violation; all have the rule ``statements``."""
-    for message in _find_statement_problems(graph):
-        yield Violation("statements", message)
+    return name_violations("statements", _find_statement_problems(graph))
 
 
 def _find_statement_problems(graph: Statements) -> Iterator[str]:
@@ -303,27 +307,27 @@ def _find_access_problems(
 
 def find_sparse_violations(graph: Statements) -> Iterator[Violation]:
     """Yield the violations of sparse operands; all have the rule ``sparse``."""
+    return name_violations("sparse", _find_sparse_problems(graph))
+
+
+def _find_sparse_problems(graph: Statements) -> Iterator[str]:
     reads = {access.tensor: access for g in graph.groups for access in g.inputs}
     for tensor, nonzeros in graph.nonzeros.items():
         if tensor not in graph.dtypes:
-            operands = ", ".join(graph.dtypes)
-            message = f"nonzeros of {tensor}; the operands are {operands}"
-            yield Violation("sparse", message)
+            yield f"nonzeros of {tensor}; the operands are {', '.join(graph.dtypes)}"
             continue
         size = prod(get_shape(reads[tensor], graph.extents))
         if not isinstance(nonzeros, int) or not 0 <= nonzeros <= size:
-            yield Violation(
-                "sparse",
+            yield (
                 f"{tensor} is sparse, with nonzeros={nonzeros!r:.80}; expected its "
-                f"number of entries, from 0 to {size}",
+                f"number of entries, from 0 to {size}"
             )
     for group in graph.groups:
         read = [a.tensor for a in group.inputs if a.tensor in graph.patterns]
         if len(read) > 1:
-            yield Violation(
-                "sparse",
+            yield (
                 f"{group.output} reads {' and '.join(read)}, which are sparse; "
-                "expected one sparse tensor: pass others as dense arrays",
+                "expected one sparse tensor: pass others as dense arrays"
             )
 
 

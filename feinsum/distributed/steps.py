@@ -31,14 +31,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from feinsum.distributed.boxes import (
-    Box,
-    Boxes,
-    Ints,
-    Overlap,
-    count_entries,
-    find_overlap,
-)
+from feinsum.distributed.boxes import Box, Boxes, Ints, Overlap, find_overlap
 from feinsum.distributed.distribution import Distribution, Machine
 from feinsum.distributed.groups import Access, Group, get_shape
 from feinsum.distributed.schedule import GroupSchedule, compute_needed_boxes
@@ -96,7 +89,6 @@ class Leaf:
     sources: tuple[tuple[str, Box], ...]
     target: str
     box: Box
-    n_points: int
     is_first: bool
 
 
@@ -250,11 +242,7 @@ class _Lowering:
         self.groups, self.schedules = plan.groups, plan.schedules
         self.max_steps = max_steps
         self.extents, self.n_ranks, self.tag = plan.extents, plan.processes, 0
-        self.last_use = {
-            access.tensor: number
-            for number, group in enumerate(self.groups)
-            for access in group.inputs
-        }
+        self.last_use = plan.problem.last_use
         # the caller's own: never freed
         self.permanent = {*plan.starts, *plan.outputs}
         results = {group.output.tensor: d.result for group, d in plan.scheduled}
@@ -287,7 +275,13 @@ class _Lowering:
         n_inputs, loop = len(group.inputs), schedule.loop
         steps = _sample_steps(schedule.n_steps, self.max_steps)
         n_steps, weight = len(steps), schedule.n_steps / len(steps)
-        needs = [self._compute_needs(group, schedule, step) for step in steps]
+        needs = [
+            [
+                compute_needed_boxes(schedule, a, self.extents, self.n_ranks, step)
+                for a in group.inputs
+            ]
+            for step in steps
+        ]
         # a rank works at a step if no part that it needs is empty
         works = [np.logical_and.reduce([b.is_there for b in row]) for row in needs]
         works_ever = np.logical_or.reduce(works)
@@ -324,14 +318,6 @@ class _Lowering:
         # before the result is allocated, which lowers the peak
         yield from self._free_dead_tensors(number)
         yield from self._finish(group, schedule, name, target)
-
-    def _compute_needs(
-        self, group: Group, schedule: GroupSchedule, step: int
-    ) -> list[Boxes]:
-        return [
-            compute_needed_boxes(schedule, access, self.extents, self.n_ranks, step)
-            for access in group.inputs
-        ]
 
     def _choose_target(
         self, group: Group, schedule: GroupSchedule, works: NDArray[np.bool_]
@@ -375,14 +361,20 @@ class _Lowering:
     def _copy(self, residence: _Residence, target: str, wanted: Boxes) -> Events:
         """Fill a buffer with copies of a tensor, first with what each rank has."""
         distribution = residence.distribution
-        labels = _compute_labels(
-            distribution.machine, distribution.copied_axes, self.n_ranks
-        )
+        labels = self._label(distribution.machine, distribution.copied_axes)
         overlap = find_overlap(residence.boxes, wanted, labels)
         for buffer, present in residence.retained:
             yield self._move(buffer, target, overlap.select_local(present))
             overlap = overlap.select_remote(present)
         yield self._move(residence.buffer, target, overlap)
+
+    def _label(self, machine: Machine, axes: Sequence[int]) -> Ints | None:
+        """Return a label for each rank, by its coordinates along the axes of copies.
+
+        Each copy of a tensor serves the ranks with its coordinates along these axes, so
+        that all copies serve equally many. Without copies, there are no labels.
+        """
+        return machine.number_ranks(axes, self.n_ranks) if axes else None
 
     def _is_retained(self, number: int, k: int) -> bool:
         """Return whether a fetched input is used again; parts of loops are not."""
@@ -424,17 +416,15 @@ class _Lowering:
     ) -> Events:
         """Move or reduce the leaves' buffer to the distribution of the result."""
         tensor = group.output.tensor
-        result, buffer = (
-            self.settle(group.output, schedule.result),
-            self._name_buffer(tensor),
-        )
+        result = self.settle(group.output, schedule.result)
+        buffer = self._name_buffer(tensor)
         # leaves wrote to the result itself: nothing to add or move
         if name == buffer:
             return
         is_added = bool(schedule.summed_axes(group))
         yield Allocation(buffer, result, is_zero=is_added)
         copied = tuple(k for k, index in enumerate(schedule.axes) if index is None)
-        labels = _compute_labels(schedule.machine, copied, self.n_ranks)
+        labels = self._label(schedule.machine, copied)
         yield self._move(name, buffer, find_overlap(partial, result, labels), is_added)
         yield Release(name, partial.is_there)
 
@@ -449,21 +439,6 @@ def _sample_steps(n_steps: int, max_steps: int | None) -> Sequence[int]:
         return range(n_steps)
     firsts = np.linspace(0, n_steps - 2, max_steps // 2).astype(int)
     return sorted({int(first) + k for first in firsts for k in (0, 1)})
-
-
-def _compute_labels(machine: Machine, axes: Sequence[int], n_ranks: int) -> Ints | None:
-    """Return a number for each rank: its coordinates along some axes; None for none.
-
-    Each copy of a tensor serves the ranks with its coordinates along the axes of
-    copies, so that all copies serve equally many.
-    """
-    if not axes:
-        return None
-    labels = np.zeros(n_ranks, np.int64)
-    for axis in axes:
-        coordinates = machine.coordinates(n_ranks)[:, axis]
-        labels = labels * machine.sizes[axis] + coordinates
-    return labels
 
 
 # ---- steps: of one rank after another
@@ -486,19 +461,12 @@ def list_steps(event: Event) -> Iterator[tuple[int, Step]]:
         case Computation(group, inputs, target, boxes, is_first):
             names = [operand.names() for operand in inputs]
             for rank, box in boxes.items():
-                sources: list[tuple[str, Box]] = []
-                sides: dict[str, range] = {}
-                for operand, buffers in zip(inputs, names, strict=True):
-                    operand_box = operand.boxes.box(rank) or ()
-                    sources.append((buffers[rank], operand_box))
-                    sides.update(zip(operand.indices, operand_box, strict=True))
-                n_points = count_entries(tuple(sides.values()))
-                # the first leaf overwrites the zeros, which saves an addition
-                is_first_leaf = bool(is_first[rank])
-                yield (
-                    rank,
-                    Leaf(group, tuple(sources), target, box, n_points, is_first_leaf),
+                sources = tuple(
+                    (buffers[rank], operand.boxes.box(rank) or ())
+                    for operand, buffers in zip(inputs, names, strict=True)
                 )
+                # the first leaf overwrites the zeros, which saves an addition
+                yield rank, Leaf(group, sources, target, box, bool(is_first[rank]))
         case Release(buffer, ranks):
             for rank in np.nonzero(ranks)[0].tolist():
                 yield rank, Free(buffer)

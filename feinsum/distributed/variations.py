@@ -10,9 +10,8 @@ machine ``x=2 y=2`` whose axes partition i and k::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from itertools import permutations
 from math import prod
 
 from feinsum.distributed.assembly import place_operands, with_schedules
@@ -21,19 +20,14 @@ from feinsum.distributed.distribution import (
     Distribution,
     Machine,
     check_processes,
-    factorizations,
+    list_ordered_factors,
 )
-from feinsum.distributed.groups import (
-    Access,
-    Group,
-    get_extents,
-    get_shape,
-)
+from feinsum.distributed.groups import Access, Group, get_extents, get_shape
 from feinsum.distributed.plans import Plan
 from feinsum.distributed.schedule import GroupSchedule
 from feinsum.distributed.statement_graph import as_count, read_nonzeros
 from feinsum.errors import InvalidEinsumError, PlanError
-from feinsum.ir import BatchedEinsum, Operand, SizeParam, to_text
+from feinsum.ir import BatchedEinsum, SizeParam, to_text, with_extents
 from feinsum.words import format_count
 
 N_COMPARED = 4
@@ -61,11 +55,7 @@ def with_cyclic(plan: Plan, indices: Collection[str]) -> Plan:
     >>> cyclic.starts["A"].notation("ij"), cyclic.start_box("A", 1)
     ('ij->i%', (range(1, 7, 2), range(0, 4)))
     """
-    if unknown := sorted(set(indices) - set(plan.extents)):
-        raise PlanError(
-            f"no index {unknown[0]}; there are {', '.join(plan.extents)}",
-            rules=("cyclic",),
-        )
+    _require_indices(plan, indices, rules=("cyclic",))
 
     def distribute(distribution: Distribution, access: Access) -> Distribution:
         pairs = zip(access.indices, distribution.cuts, strict=True)
@@ -119,11 +109,7 @@ def with_sizes(
     >>> longer.shape("A"), longer.result == square.result, longer.counts.moved
     ((1000, 600), True, 1560000)
     """
-    if unknown := sorted(set(extents) - set(plan.extents)):
-        raise PlanError(
-            f"no index {unknown[0]}; there are {', '.join(plan.extents)}",
-            rules=("sizes",),
-        )
+    _require_indices(plan, extents, rules=("sizes",))
     for index, extent in extents.items():
         if isinstance(extent, bool) or not isinstance(extent, int) or extent < 0:
             raise PlanError(
@@ -148,6 +134,15 @@ def with_sizes(
         nonzeros = next(iter(entries.values()), None)
     resized = replace(plan, einsum=to_text(einsum), sizes=sizes, nonzeros=nonzeros)
     return with_schedules(resized, plan.schedules, starts=plan.starts)
+
+
+def _require_indices(
+    plan: Plan, indices: Iterable[str], *, rules: tuple[str, ...]
+) -> None:
+    if unknown := sorted(set(indices) - set(plan.extents)):
+        raise PlanError(
+            f"no index {unknown[0]}; there are {', '.join(plan.extents)}", rules=rules
+        )
 
 
 def with_processes(plan: Plan, processes: int, *, rates: Rates = USUAL) -> Plan:
@@ -185,13 +180,9 @@ def with_processes(plan: Plan, processes: int, *, rates: Rates = USUAL) -> Plan:
             "with at least one axis: search with feinsum.plan",
             rules=("processes",),
         )
-    padded = (
-        (*sizes, *[1] * (old.n_axes - len(sizes)))
-        for sizes in factorizations(processes, old.n_axes)
-    )
-    orders = sorted({order for sizes in padded for order in permutations(sizes)})
     candidates = [
-        _on_machine(plan, replace(old, sizes=sizes), processes) for sizes in orders
+        _on_machine(plan, replace(old, sizes=sizes), processes)
+        for sizes in list_ordered_factors(processes, old.n_axes).tolist()
     ]
     # exact counts take long, so they are compared only where blocks are small
     candidates = sorted(candidates, key=lambda p: _estimate_blocks_s(p, rates))
@@ -254,22 +245,15 @@ def _resize_einsum(
     einsum: BatchedEinsum, sizes: Mapping[str, int], extents: Mapping[str, int]
 ) -> tuple[BatchedEinsum, dict[str, int]]:
     """Return an einsum with new extents, and the values of its size parameters."""
-    new_sizes = dict(sizes)
-    for term, operand in zip(einsum.inputs, einsum.rows[0], strict=True):
-        for index, extent in zip(term, operand.shape, strict=True):
-            if index in extents and isinstance(extent, SizeParam):
-                new_sizes[extent.name] = extents[index]
-
-    def resize(operand: Operand, term: Sequence[str]) -> Operand:
-        shape = tuple(
-            extent if isinstance(extent, SizeParam) else extents.get(index, extent)
-            for index, extent in zip(term, operand.shape, strict=True)
-        )
-        return replace(operand, shape=shape)
-
-    (row,) = einsum.rows
+    new_sizes, new_extents = dict(sizes), dict(einsum.extents)
+    for index in (i for term in einsum.inputs for i in term if i in extents):
+        extent = einsum.extents[index]
+        if isinstance(extent, SizeParam):
+            new_sizes[extent.name] = extents[index]
+        else:
+            new_extents[index] = extents[index]
     try:
-        resized = replace(einsum, rows=(tuple(map(resize, row, einsum.inputs)),))
+        resized = with_extents(einsum, new_extents)
     except InvalidEinsumError as error:  # an array that is read by several indices
         raise PlanError(f"wrong extents: {error}", rules=("sizes",)) from None
     actual = get_extents(resized, new_sizes)

@@ -56,6 +56,11 @@ class Statement:
         return tuple(dict.fromkeys([*self.output, *used]))
 
     @property
+    def accesses(self) -> tuple[tuple[str, IndexList], ...]:
+        """Each operand with its indices."""
+        return tuple(zip(self.operands, self.inputs, strict=True))
+
+    @property
     def reduced_indices(self) -> IndexList:
         return self.indices[len(dict.fromkeys(self.output)) :]
 

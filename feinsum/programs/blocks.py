@@ -188,18 +188,15 @@ def _with_fusions(
     program: Program, blocks: Sequence[FusedStages], fusions: Sequence[Fusion]
 ) -> Iterator[FusedStages]:
     """Replace the last statement of each fusion by the fusion, and drop its others."""
-    fused = {
-        statement.result: fusion
-        for fusion in fusions
-        for statement in fusion.statements
-    }
-    position = {statement.result: k for k, statement in enumerate(program.statements)}
-    last_statements = {
-        max(
-            fusion_.statements, key=lambda statement: position[statement.result]
-        ): fusion_
-        for fusion_ in fusions
-    }
+    fused, by_last_statement = set[str](), {}
+    for fusion in fusions:
+        results = {statement.result for statement in fusion.statements}
+        ordered = [x for x in program.statements if x.result in results]
+        # one stage after the other computes the same
+        stages = tuple(make_stage(program, [statement]) for statement in ordered)
+        block = FusedStages(stages, outputs=fusion.results, fusion=fusion)
+        by_last_statement[ordered[-1].result] = block
+        fused |= results
     for block in blocks:
         if not any(statement.result in fused for statement in block.statements):
             yield block
@@ -208,25 +205,17 @@ def _with_fusions(
         for statement in block.statements:
             if statement.result not in fused:
                 unfused.append(statement)
-            elif statement in last_statements:
+            elif statement.result in by_last_statement:
                 if unfused:
                     yield _wrap_stage(make_stage(program, unfused))
                     unfused = []
-                yield _make_fused(program, last_statements[statement])
+                yield by_last_statement[statement.result]
         if unfused:
             yield _wrap_stage(make_stage(program, unfused))
 
 
 def _wrap_stage(stage: Stage) -> FusedStages:
     return FusedStages((stage,), outputs=stage.outputs)
-
-
-def _make_fused(program: Program, fusion: Fusion) -> FusedStages:
-    """Make the block of a fusion, with equivalent stages."""
-    order = {statement.result: k for k, statement in enumerate(program.statements)}
-    ordered = sorted(fusion.statements, key=lambda statement: order[statement.result])
-    stages = tuple(make_stage(program, [statement]) for statement in ordered)
-    return FusedStages(stages, outputs=fusion.results, fusion=fusion)
 
 
 def _group_stages(
@@ -238,10 +227,7 @@ def _group_stages(
     for end in range(1, len(stages) + 1):
         last_stage = stages[end - 1]
         saved, grouping = best[end - 1]
-        candidate = (
-            saved,
-            (*grouping, FusedStages((last_stage,), outputs=last_stage.outputs)),
-        )
+        candidate = saved, (*grouping, _wrap_stage(last_stage))
         # dynamic programming over the position where the last block ends
         for begin in range(end - 1):
             block = _make_block(program, stages[begin:end], sizes, n_threads)
@@ -305,7 +291,7 @@ def _estimate_saved_s(program: Program, block: FusedStages, sizes: Sizes) -> flo
     counts = [-(-cut.extent // cut.length) for cut in block.cuts]
     extra_bytes = 0
     for statement in block.statements:
-        for name, term in zip(statement.operands, statement.inputs, strict=True):
+        for name, term in statement.accesses:
             # an operand without the index is read once for each block
             lacking = [
                 count

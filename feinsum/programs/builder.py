@@ -247,12 +247,7 @@ class ProgramBuilder:
         return Program(tuple(self._inputs), tuple(self._statements), outputs)
 
     def run(
-        self,
-        *,
-        plan: Any = None,
-        engine: str = "local",
-        on: Any = None,
-        **arrays: Any,
+        self, *, plan: Any = None, engine: str = "local", on: Any = None, **arrays: Any
     ) -> Mapping[str, Any]:
         """Compute the outputs by name, for inputs given by name.
 

@@ -81,10 +81,9 @@ class FusedRow:
 
     def factors(self) -> tuple[str, ...]:
         """Write each operand as an expression over arrays of the program."""
-        contraction = self.contraction
         return tuple(
             self._read(name, [self.indices[i] for i in term])
-            for name, term in zip(contraction.operands, contraction.inputs, strict=True)
+            for name, term in self.contraction.accesses
         )
 
     def scale_and_shift(self) -> tuple[str, str]:
@@ -102,9 +101,7 @@ class FusedRow:
         names = {theirs: self.indices[ours] for theirs, ours in pairs}
         texts = {
             get_operand_name(n): _write_subscript(name, [names[i] for i in term])
-            for n, (name, term) in enumerate(
-                zip(finish.operands, finish.inputs, strict=True)
-            )
+            for n, (name, term) in enumerate(finish.accesses)
             if n != k
         }
         scale, shift = (
@@ -120,9 +117,7 @@ class FusedRow:
         names = dict(zip(producer.output, indices, strict=True))
         texts = {
             get_operand_name(k): self._read(operand, [names[i] for i in term])
-            for k, (operand, term) in enumerate(
-                zip(producer.operands, producer.inputs, strict=True)
-            )
+            for k, (operand, term) in enumerate(producer.accesses)
         }
         return substitute_names(producer.body, {**names, **texts})
 
@@ -204,16 +199,11 @@ class _Search:
                 batch.append(row)
         for batch in batches:
             fusion = Fusion(tuple(batch), self._count_saved(batch))
-            single_rows = [Fusion((row,), self._count_saved([row])) for row in batch]
-            yield from (
-                [fusion]
-                if self._is_worthwhile(fusion)
-                else [
-                    single_row
-                    for single_row in single_rows
-                    if self._is_worthwhile(single_row)
-                ]
-            )
+            if self._is_worthwhile(fusion):
+                yield fusion
+                continue
+            single_rows = (Fusion((row,), self._count_saved([row])) for row in batch)
+            yield from filter(self._is_worthwhile, single_rows)
 
     def _list_contractions(self) -> list[Statement]:
         return [

@@ -210,7 +210,9 @@ class _Run:
         """Compute the outputs of a stage in a box; ``spent`` may be overwritten."""
         if stage.is_contraction:
             (statement,) = stage.statements
-            return {statement.result: self.einsum(statement, frame.operands(statement))}
+            value = compute_contraction(statement, frame.operands(statement))
+            dtype = self.program.arrays[statement.result].dtype
+            return {statement.result: value.astype(dtype, copy=False)}
         if stage.is_numpy:
             (statement,) = stage.statements
             value = evaluate_statement(statement, frame.operands(statement))
@@ -222,10 +224,6 @@ class _Run:
         part = self._make_part(stage, frame, spent)
         run_each(compute, part.shares(self.n_workers), self.n_workers)
         return dict(part.outs)
-
-    def einsum(self, statement: Statement, operands: Sequence[Array]) -> Array:
-        dtype = self.program.arrays[statement.result].dtype
-        return compute_contraction(statement, operands).astype(dtype, copy=False)
 
     def _make_part(self, stage: Stage, frame: _Frame, spent: AbstractSet[str]) -> Part:
         """Return a stage within a box, with memory for its results."""
@@ -280,7 +278,7 @@ class _Frame:
             else slice_array(self.outside[name], term, self.box(statement))
             if name in self.outside
             else None
-            for name, term in zip(statement.operands, statement.inputs, strict=True)
+            for name, term in statement.accesses
         ]
 
 
@@ -339,9 +337,7 @@ def _can_take(program: Program, stage: Stage, number: int, k: int) -> bool:
         and all(
             _is_same_read(stage, statement, term, earlier, other_term)
             for earlier in stage.statements[:number]
-            for operand, other_term in zip(
-                earlier.operands, earlier.inputs, strict=True
-            )
+            for operand, other_term in earlier.accesses
             if operand == name
         )
     )

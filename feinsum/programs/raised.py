@@ -115,7 +115,7 @@ class _Reading:
         if isinstance(value, Reduction):
             self._reduce(insn, name, indices, value)
         else:
-            self._add(insn, name, indices, self._without_reductions(insn, value), "sum")
+            self._add(insn, name, indices, _Extractor(self, insn)(value), "sum")
         self.writers[name] = insn.id
 
     def program(self) -> Program:
@@ -186,11 +186,6 @@ class _Reading:
             if self.writers.get(name) not in earlier:
                 _refuse(insn, f"reads {name!r}, which is written later, or here")
 
-    def _without_reductions(
-        self, insn: lp.InstructionBase, value: Expression
-    ) -> Expression:
-        return _Extractor(self, insn)(value)
-
     def _reduce(
         self, insn: lp.InstructionBase, name: str, output: IndexList, value: Reduction
     ) -> None:
@@ -201,7 +196,7 @@ class _Reading:
                 f"reduces by {value.operation}; expected sum, max or a similar "
                 "reduction",
             )
-        inner = self._without_reductions(insn, value.expr)
+        inner = _Extractor(self, insn)(value.expr)
         if unused := sorted(set(value.inames) - get_dependencies(inner)):
             _refuse(insn, f"reduces over {unused[0]!r}, on which nothing depends")
         self._add(insn, name, output, inner, reduction)

@@ -160,10 +160,7 @@ def record_constant(array: np.ndarray[Any, Any], recording: Recording) -> Tensor
 
 
 def record_map(
-    form: str,
-    args: Sequence[Any],
-    dtype: Any = None,
-    numbers: slice = slice(None),
+    form: str, args: Sequence[Any], dtype: Any = None, numbers: slice = slice(None)
 ) -> Any:
     """Record a map over arrays and numbers; axes are aligned from the last one.
 

@@ -58,12 +58,11 @@ def find_equal_indices(
         return position
 
     for statement in statements:
-        for name, term in zip(statement.operands, statement.inputs, strict=True):
+        for name, term in statement.accesses:
             if name in makers:
                 for written, read in zip(makers[name].output, term, strict=True):
-                    parent[find_root((statement.result, read))] = find_root(
-                        (name, written)
-                    )
+                    root = find_root((name, written))
+                    parent[find_root((statement.result, read))] = root
     return {position: find_root(position) for position in parent}
 
 
@@ -220,7 +219,20 @@ class StageLoops:
     @cached_property
     def accesses(self) -> tuple[ArrayAccess, ...]:
         """The reads of arrays from outside of the stage, then the writes of outputs."""
-        return (*self._list_reads(), *self._list_writes())
+        statements = self.stage.statements
+        results = {statement.result for statement in statements}
+        reads = (
+            ArrayAccess(statement.result, k, self.axes(statement, term))
+            for statement in statements
+            for k, (name, term) in enumerate(statement.accesses)
+            if name not in results
+        )
+        writes = (
+            ArrayAccess(statement.result, None, self.axes(statement, statement.output))
+            for statement in statements
+            if statement.result in self.stage.outputs
+        )
+        return (*reads, *writes)
 
     def inner(self, statement: Statement) -> tuple[int, ...]:
         """Return the loops of a result within the shared ones."""
@@ -234,22 +246,6 @@ class StageLoops:
 
     def axes(self, statement: Statement, term: tuple[str, ...]) -> tuple[int, ...]:
         return tuple(self.numbers[statement.result][i] for i in term)
-
-    def _list_reads(self) -> Iterator[ArrayAccess]:
-        results = {statement.result for statement in self.stage.statements}
-        for statement in self.stage.statements:
-            for k, (name, term) in enumerate(
-                zip(statement.operands, statement.inputs, strict=True)
-            ):
-                if name not in results:
-                    yield ArrayAccess(statement.result, k, self.axes(statement, term))
-
-    def _list_writes(self) -> Iterator[ArrayAccess]:
-        for statement in self.stage.statements:
-            if statement.result in self.stage.outputs:
-                yield ArrayAccess(
-                    statement.result, None, self.axes(statement, statement.output)
-                )
 
 
 @lru_cache(maxsize=256)
@@ -315,7 +311,7 @@ def _find_outside_axes(
 ) -> Mapping[str, list[tuple[str, int]]]:
     """Return the axes of outside arrays that each index accesses."""
     axes: dict[str, list[tuple[str, int]]] = {}
-    for name, term in zip(statement.operands, statement.inputs, strict=True):
+    for name, term in statement.accesses:
         for axis, index in enumerate(term):
             if name not in results:
                 axes.setdefault(index, []).append((name, axis))

@@ -141,16 +141,3 @@ def fill_array(
     if any(isinstance(n, SizeParam) for n in extents):
         refuse("an array of its own whose extents are not known")
     return np.full(extents, fill_value, a.dtype if dtype is None else dtype)
-
-
-def full_like(
-    a: Any,
-    fill_value: Any,
-    dtype: Any = None,
-    order: str = "K",
-    subok: bool = True,
-    shape: Any = None,
-    *,
-    device: Any = None,
-) -> Any:
-    return fill_array(fill_value, a, dtype, shape=shape)

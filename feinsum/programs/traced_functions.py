@@ -66,7 +66,6 @@ from feinsum.programs.traced_elements import (
     clip,
     copy_array,
     fill_array,
-    full_like,
     imag,
     list_views,
     normalize_axes,
@@ -116,11 +115,7 @@ def count_size(a: Any, axis: Any = None, *, purpose: str = "a size") -> int:
 
 
 def mean(
-    a: Any,
-    axis: Any = None,
-    dtype: Any = None,
-    out: Any = None,
-    keepdims: bool = False,
+    a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False
 ) -> Any:
     is_half = dtype is None and a.dtype == np.float16
     # as in numpy: float16 is added in single precision, integers in double
@@ -405,7 +400,9 @@ _NAMED: Mapping[str, Callable[..., Any]] = {
     "flip": flip,
     "fliplr": lambda m: flip(m, 1),
     "flipud": lambda m: flip(m, 0),
-    "full_like": full_like,
+    "full_like": lambda a, fill_value, *args, **more: fill_array(
+        fill_value, a, *args, **more
+    ),
     "hstack": hstack,
     "imag": imag,
     "inner": inner,

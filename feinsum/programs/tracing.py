@@ -62,10 +62,7 @@ OPERATORS: Mapping[Any, str] = {
 PROPERTIES = {"T": transpose, "mT": matrix_transpose, "real": real, "imag": imag}
 """Attributes of arrays that are arrays, too."""
 
-PRODUCTS: Mapping[Any, Callable[..., Any]] = {
-    np.matmul: matmul,
-    np.vecdot: vecdot,
-}
+PRODUCTS: Mapping[Any, Callable[..., Any]] = {np.matmul: matmul, np.vecdot: vecdot}
 """Ufuncs of vectors and matrices."""
 
 IN_PLACE = "write x = x + y for x += y"

@@ -30,6 +30,7 @@ from loopy.symbolic import (
 )
 from pymbolic import primitives as p
 
+from feinsum.contraction.paths import list_partitions
 from feinsum.dtypes import is_inexact, is_numeric
 from feinsum.ir import (
     FUNCTIONS,
@@ -353,26 +354,10 @@ def _list_groupings(einsum: BatchedEinsum) -> Iterator[tuple[Group, ...]]:
 def _list_ways(positions: Sequence[int]) -> Iterator[list[Group]]:
     """Yield the groupings to try of operands with equal indices."""
     if len(positions) <= MOST_FACTORS:
-        yield from _list_partitions(positions)
+        yield from map(list, list_partitions(positions))
         return
     yield [(position,) for position in positions]
     yield [tuple(positions)]
-
-
-def _list_partitions(positions: Sequence[int]) -> Iterator[list[Group]]:
-    """Yield all ways to put positions into groups.
-
-    >>> [*_list_partitions([0, 1])]
-    [[(0,), (1,)], [(0, 1)]]
-    """
-    if not positions:
-        yield []
-        return
-    *earlier, last = positions
-    for partition in _list_partitions(earlier):
-        yield [*partition, (last,)]
-        for k, group in enumerate(partition):
-            yield [*partition[:k], (*group, last), *partition[k + 1 :]]
 
 
 def _join_operands(nest: RaisedNest, groups: tuple[Group, ...]) -> RaisedNest:

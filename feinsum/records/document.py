@@ -42,10 +42,14 @@ class Part:
     """Base of the dataclasses in documents: validated strictly, constant, hashable."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    sequences: ClassVar[tuple[str, ...]] = ()
+    """The fields that are sequences, which become tuples."""
     mappings: ClassVar[tuple[str, ...]] = ()
     """The fields that are mappings, which become constant."""
 
     def __post_init__(self) -> None:
+        for name in self.sequences:
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in self.mappings:
             object.__setattr__(self, name, constantdict(getattr(self, name)))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +34,6 @@ from feinsum.distributed.steps import (
     Free,
     Leaf,
     Make,
-    Steps,
     Transfer,
 )
 from feinsum.ir import BatchedEinsum
@@ -109,7 +107,7 @@ def assert_lawful(made: Plan) -> None:
     one sender and one receiver; and it comes back from its document.
     """
     assert is_numpys(made), made.to_json()
-    assert made.counts == count_steps(made.steps, made.resident_elements)
+    assert made.counts == count_steps(made)
     sent, received = Counter(), Counter()
     for rank, row in enumerate(made.steps):
         for step in row:
@@ -180,14 +178,10 @@ PROBLEMS = KERNELS | PROGRAMS
 """Einsums and statements."""
 
 
-def count_steps(steps: Steps, resident: Sequence[int]) -> Counts:
-    """The counts of lists of steps, one step after the other.
-
-    Args:
-        resident: elements of operands that each rank holds all the time.
-    """
-    pairs = zip(steps, resident, strict=True)
-    ranks = [_count_rank(row, rest, rank) for rank, (row, rest) in enumerate(pairs)]
+def count_steps(made: Plan) -> Counts:
+    """The counts of a plan's lists of steps, one step after the other."""
+    steps = made.steps
+    ranks = [_count_rank(made, rank) for rank in range(made.processes)]
     received, reduced, messages, peaks, points = zip(*ranks, strict=True)
     requests = Counter(
         (rank, step.tag, step.source, step.box)
@@ -209,11 +203,11 @@ def count_steps(steps: Steps, resident: Sequence[int]) -> Counts:
     )
 
 
-def _count_rank(steps: Any, resident: int, rank: int) -> tuple[int, int, int, int, int]:
+def _count_rank(made: Plan, rank: int) -> tuple[int, int, int, int, int]:
     received = reduced = messages = points = 0
-    peak = now = resident
+    peak = now = made.resident_elements[rank]
     live: dict[str, int] = {}
-    for step in steps:
+    for step in made.steps[rank]:
         kind = type(step)
         if kind is Make:
             live[step.buffer] = count_entries(step.box)
@@ -226,7 +220,11 @@ def _count_rank(steps: Any, resident: int, rank: int) -> tuple[int, int, int, in
             received += count_entries(step.box) * (not step.is_added)
             messages += 1
         elif kind is Leaf:
-            points += step.n_points
+            sides: dict[str, range] = {}
+            inputs = made.groups[step.group].inputs
+            for access, (_, box) in zip(inputs, step.sources, strict=True):
+                sides.update(zip(access.indices, box, strict=True))
+            points += count_entries(tuple(sides.values()))
     return received, reduced, messages, peak, points
 
 

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from feinsum.distributed.files import create_arrays, is_shared, read_block, write_block
 from feinsum.errors import PlanError
+from feinsum.run import create_arrays, is_shared, read_block, write_block
 
 SHAPES = {"A": (5, 4), "s": ()}
 

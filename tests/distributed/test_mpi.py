@@ -14,12 +14,11 @@ import pytest
 import feinsum
 from benchmarks.papers.schedules import make_named_plan
 from feinsum.distributed import plan, plan_statements, with_cyclic
-from feinsum.distributed.files import create_arrays, read_block, write_block
 from feinsum.distributed.local import compute_with_numpy
 from feinsum.distributed.mpi import get_world
 from feinsum.errors import PlanError
 from feinsum.programs import evaluate_program
-from feinsum.run import use_one_thread
+from feinsum.run import create_arrays, read_block, use_one_thread, write_block
 from feinsum.threads import get_n_threads
 from tests.children import run_command
 from tests.distributed.cases import KERNELS, PROGRAMS, by_numpy, operands_of

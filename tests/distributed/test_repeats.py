@@ -66,7 +66,7 @@ def test_a_plan_of_blocks_is_right_and_counted():
     made = plan_program(layers(8), 4)
     assert_right(made.program, run=made.simulate)
     counts = made.plan.counts
-    assert counts == count_steps(made.plan.steps, made.plan.resident_elements)
+    assert counts == count_steps(made.plan)
 
 
 @pytest.mark.parametrize("processes", [4, 6])

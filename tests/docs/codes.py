@@ -63,7 +63,7 @@ def program_rules() -> set[str]:
 def _rules(calls: Iterable[ast.Call]) -> set[str]:
     found: set[str] = set()
     for call in calls:
-        if _name(call) == "Violation":
+        if _name(call) in ("Violation", "name_violations"):
             found |= _codes(call.args[:1])
         for word in call.keywords:
             if word.arg == "rules" and isinstance(word.value, ast.Tuple):

@@ -323,11 +323,7 @@ class StageSource:
         ]
 
     def _write_reduction(
-        self,
-        statement: Statement,
-        step: list[str],
-        lanes: int,
-        stored: Sequence[str],
+        self, statement: Statement, step: list[str], lanes: int, stored: Sequence[str]
     ) -> list[str]:
         """Write the loops around the step of a reduction, its start and its use."""
         loops = self._write_loops(self.loops.reduced(statement), step)
@@ -368,9 +364,7 @@ class StageSource:
             i: CExpression(f"(first[{k}] + {self._write_index(statement, k)})", "index")
             for i, k in self.loops.numbers[statement.result].items()
         }
-        for k, (name, term) in enumerate(
-            zip(statement.operands, statement.inputs, strict=True)
-        ):
+        for k, (name, term) in enumerate(statement.accesses):
             axes = self.loops.axes(statement, term)
             access_number = self.at.get((statement.result, k))
             text = (
