@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf, prod
+from typing import Any
 
 from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.targets.cuda.figures import KernelFigures, get_multiprocessor, occupancy
-from feinsum.transforms.cost import Gpu, count_points
+from feinsum.transforms.cost import Gpu, count_distinct_bytes, count_points
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.layouts import Flat, split_into_grid_axes
 
@@ -99,6 +100,20 @@ def predict_launch_s(gpu: Gpu, launch: LaunchWork) -> float:
     return gpu.launch_s + longest + h.OVERLAP * (sum(times_s) - longest)
 
 
+def predict_kernel_s(gpu: Gpu, einsum: BatchedEinsum, **work: Any) -> float:
+    """Predict the seconds of one launch that reads and writes all arrays of an einsum.
+
+    Args:
+        gpu: the GPU.
+        einsum: the einsum, with known extents.
+        work: the attributes of :class:`LaunchWork`, except for two: the bytes of an
+            entry, and those of all arrays.
+    """
+    itemsize, n_bytes = get_itemsize(einsum), sum(count_distinct_bytes(einsum))
+    launch = LaunchWork(itemsize=itemsize, distinct_bytes=n_bytes, **work)
+    return predict_launch_s(gpu, launch)
+
+
 def get_rate(gpu: Gpu, itemsize: int, *, is_matrix: bool) -> float:
     """Return the multiply-adds of a multiprocessor per cycle.
 
@@ -110,6 +125,12 @@ def get_rate(gpu: Gpu, itemsize: int, *, is_matrix: bool) -> float:
     if is_matrix:
         return gpu.matrix_multiply_adds[min(max(itemsize, 2), 8)]
     return gpu.multiply_adds[4 if itemsize <= 4 else 8]
+
+
+def has_tensor_cores(gpu: Gpu, itemsize: int) -> bool:
+    """Tell whether a GPU multiplies matrices faster than it does anything else."""
+    matrix_rate, rate = (get_rate(gpu, itemsize, is_matrix=x) for x in (True, False))
+    return matrix_rate > rate
 
 
 def _count_memory_bytes(gpu: Gpu, launch: LaunchWork) -> float:

@@ -410,16 +410,6 @@ def partition_raggedly(
     return of_slow, Share(column, fast, 1, fast)
 
 
-def find_uneven_tile(tiles: Sequence[int], depth: int, n_items: int) -> str | None:
-    """Explain why work-items cannot share tiles evenly along either axis, or None."""
-    for tile in tiles:
-        # either axis may be the fast one, depending on the operand
-        shapes = ((tile, depth), (depth, tile))
-        if not all(is_evenly_partitioned(*shape, n_items) for shape in shapes):
-            return f"{n_items} work-items do not share {tile} times {depth} entries"
-    return None
-
-
 @dataclass(frozen=True)
 class Swizzle:
     """The order of a tile along a side that is cut in pieces.
@@ -474,14 +464,6 @@ class Swizzle:
 
 
 UNSWIZZLED = Swizzle()
-
-
-def count_tile_entries(
-    tile: int, depth: int, swizzle: Swizzle, itemsize: int = 8
-) -> int:
-    """Return the entries that a tile takes in shared memory, whatever its order."""
-    padding, of_tile = (s.get_padding(itemsize) for s in (UNSWIZZLED, swizzle))
-    return max(tile * (depth + padding), depth * (tile + of_tile))
 
 
 def clamp(value: Expression, extent: Expression) -> Expression:

@@ -25,26 +25,22 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Workload
 from feinsum.raising import LoopNest
 from feinsum.targets.cuda.products import MatrixProduct
-from feinsum.transforms.cost import MachineModel, count_points
+from feinsum.transforms.cost import Gpu, count_points
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
     get_itemsize,
-    get_rate,
+    has_tensor_cores,
     list_loads,
     predict_product_s,
 )
+from feinsum.transforms.gpu.families import has_half_dtype, register_family
 from feinsum.transforms.gpu.layouts import split_into_grid_axes
 from feinsum.transforms.gpu.sides import find_sides
-from feinsum.transforms.gpu.tiles import (
-    GPUS,
-    GroupWriter,
-    express_extent,
-    has_half_dtype,
-)
+from feinsum.transforms.gpu.tiles import GroupWriter, express_extent
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.multiply_fragments import MATRICES
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import Parameters, Space
 from feinsum.transforms.roles import (
     compute_reuse,
     count_index_tuples,
@@ -451,21 +447,15 @@ def _make_space(workload: Workload) -> Space | None:
     return Space({"stacked": stacked})
 
 
-def _predict_s(
-    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
-) -> float:
+def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds of the products and of the copies before and after them.
 
     Arrays that are not in order are read and written once more, in separate launches.
     """
-    gpu = machine.gpu
-    assert gpu is not None
     plan = StackRoles.of(einsum, einsum.extents, get_number(parameters, "stacked"))
     itemsize = get_itemsize(einsum)
     # OpenCL has no such library: there, products are no faster than other code
-    size = 2 if itemsize == 2 else 8
-    rate, plain_rate = (get_rate(gpu, size, is_matrix=x) for x in (True, False))
-    if plan is None or rate <= plain_rate:
+    if plan is None or not has_tensor_cores(gpu, 2 if itemsize == 2 else 8):
         return inf
     n, rows, columns, summed = (
         count_points(einsum, x)
@@ -484,14 +474,11 @@ def _predict_s(
     )
 
 
-GPU_MATRICES = register(
-    Transform(
-        "gpu_matrices",
-        1,
-        "products of two operands by cuBLAS, after launches that bring them in order",
-        _make_space,
-        apply_gpu_matrices,
-        _predict_s,
-        devices=GPUS,
-    )
+GPU_MATRICES = register_family(
+    "gpu_matrices",
+    1,
+    "products of two operands by cuBLAS, after launches that bring them in order",
+    _make_space,
+    apply_gpu_matrices,
+    _predict_s,
 )

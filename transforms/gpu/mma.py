@@ -28,35 +28,24 @@ from pymbolic import var
 from feinsum.dtypes import is_half
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import MachineModel
+from feinsum.transforms.cost import Gpu
 from feinsum.transforms.gpu import heuristics as h
-from feinsum.transforms.gpu.cost import get_itemsize
-from feinsum.transforms.gpu.fragments import HALVES, HalfWarpProduct, WarpProduct
-from feinsum.transforms.gpu.layouts import (
-    UNSWIZZLED,
-    Swizzle,
-    count_tile_entries,
-    find_uneven_tile,
-)
-from feinsum.transforms.gpu.pipeline import ARGUMENTS, COPY_WAYS
-from feinsum.transforms.gpu.sides import (
-    filter_suited,
-    find_sides,
-    list_pieces,
-    list_staged,
-)
-from feinsum.transforms.gpu.tiled_product import (
-    TiledProduct,
-    TileSizes,
-    predict_tiled_s,
-)
-from feinsum.transforms.gpu.tiles import (
-    GPUS,
-    Items,
-    Tiled,
+from feinsum.transforms.gpu.cost import get_itemsize, has_tensor_cores
+from feinsum.transforms.gpu.families import (
     has_half_dtype,
     is_double,
+    register_family,
 )
+from feinsum.transforms.gpu.fragments import HALVES, HalfWarpProduct, WarpProduct
+from feinsum.transforms.gpu.pipeline import ARGUMENTS, COPY_WAYS
+from feinsum.transforms.gpu.sides import find_sides, list_pieces
+from feinsum.transforms.gpu.tiled_product import (
+    TiledProduct,
+    explain_tiles,
+    list_suited_starts,
+    predict_tiled_s,
+)
+from feinsum.transforms.gpu.tiles import Items, Tiled
 from feinsum.transforms.primitives.load_blocks import LOADS
 from feinsum.transforms.primitives.multiply_fragments import (
     COLUMNS,
@@ -70,9 +59,7 @@ from feinsum.transforms.registry import (
     Parameters,
     Space,
     Table,
-    Transform,
     list_choices,
-    register,
     with_starts,
 )
 from feinsum.transforms.roles import compute_reuse, count_index_tuples, get_number
@@ -275,7 +262,7 @@ def _make_space(workload: Workload) -> Space | None:
             (*values, cuts[0], _choose_shares(workload.sized, *values[:3]))
             for values in (h.HALF_STARTS if is_halved else h.MMA_STARTS)
         )
-        return filter_suited(workload, NAMES, tried)
+        return list_suited_starts(workload, NAMES, tried)
 
     def others() -> Iterable[Parameters]:
         return list_choices(
@@ -327,33 +314,16 @@ def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
     # a tile has to consist of whole blocks and whole instructions
     if across % columns or along % rows or depth % terms:
         return "blocks of a warp and terms of an instruction do not divide the tiles"
-    n_items = WARP * (across // columns) * (along // rows)
-    if n_items > h.MAX_ITEMS:
-        return f"{n_items} work-items in a group, expected at most {h.MAX_ITEMS}"
     n_sums = len(workload.einsum.rows) * rows * columns // WARP
     max_sums = h.MAX_SUMS * (2 if has_half_dtype(workload.einsum) else 1)
     if n_sums > max_sums:
         return f"{n_sums} sums of a lane, expected at most {max_sums}"
-    uneven = find_uneven_tile((across, along), depth, n_items)
-    if uneven is not None:
-        return uneven
-    n_bytes = _count_shared_bytes(workload.einsum, parameters)
-    if n_bytes > h.SHARED_BYTES_SM80:
-        return f"{n_bytes} bytes of shared memory, of {h.SHARED_BYTES_SM80}"
-    return None
-
-
-def _count_shared_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
-    """Return the shared memory of a work-group, in bytes."""
-    across, along, depth, stages, cut = (
-        get_number(parameters, n) for n in ("across", "along", "depth", "stages", "cut")
-    )
-    itemsize = get_itemsize(einsum)
-    of_across = count_tile_entries(across, depth, Swizzle(cut, across // cut), itemsize)
-    of_along = count_tile_entries(along, depth, UNSWIZZLED, itemsize)
-    return stages * sum(
-        itemsize * (of_across if is_across else of_along)
-        for _, is_across in list_staged(einsum)
+    return explain_tiles(
+        workload.einsum,
+        parameters,
+        n_items=WARP * (across // columns) * (along // rows),
+        most_bytes=h.SHARED_BYTES_SM80,
+        keeps_order=_Product.keeps_order,
     )
 
 
@@ -375,30 +345,25 @@ def _choose_shares(einsum: BatchedEinsum, across: int, along: int, depth: int) -
     return shares
 
 
-def _predict_s(
-    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
-) -> float:
+def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds; a warp reads both sides of its block from shared memory."""
-    across, along, depth, columns, rows, terms, stages = (
-        get_number(parameters, name) for name in NAMES[:7]
+    across, along, _, columns, rows, terms = (
+        get_number(parameters, name) for name in NAMES[:6]
     )
-    cut, shares = (get_number(parameters, name) for name in NAMES[8:])
-    gpu = machine.gpu
-    assert gpu is not None
     # the family gains nothing where tensor cores are not faster than other units
     itemsize = get_itemsize(einsum)
-    if gpu.matrix_multiply_adds[itemsize] <= gpu.multiply_adds[max(itemsize, 4)]:
+    if not has_tensor_cores(gpu, itemsize):
         return inf
     n_sums, n_rows = rows * columns // WARP, einsum.batch_size
     fragments = -(-(rows + columns) * terms // WARP)
     return predict_tiled_s(
         einsum,
-        machine,
-        TileSizes(across, along, depth, stages, cut, shares),
+        parameters,
+        gpu,
         n_items=WARP * (across // columns) * (along // rows),
         # an entry of each row and column; the loop of an instruction takes a cycle
         cycles=n_rows * ((rows + columns) * itemsize / h.LINE_BYTES + 1 / terms),
-        shared_bytes=_count_shared_bytes(einsum, parameters),
+        keeps_order=_Product.keeps_order,
         # a double takes two registers; 40 are for addresses and counters
         registers=40
         + n_rows * n_sums * max(itemsize // 4, 1)
@@ -408,14 +373,11 @@ def _predict_s(
     )
 
 
-GPU_MMA = register(
-    Transform(
-        "gpu_mma",
-        2,
-        "products of two operands on tensor cores of double or half precision",
-        _make_space,
-        apply_gpu_mma,
-        _predict_s,
-        devices=GPUS,
-    )
+GPU_MMA = register_family(
+    "gpu_mma",
+    2,
+    "products of two operands on tensor cores of double or half precision",
+    _make_space,
+    apply_gpu_mma,
+    _predict_s,
 )

@@ -31,10 +31,8 @@ from loopy.symbolic import TypeCast
 from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.dtypes import is_half
 from feinsum.errors import TransformError
-from feinsum.ir import BatchedEinsum, Extent
-from feinsum.records.environment import DeviceKind
+from feinsum.ir import Extent
 from feinsum.transforms.gpu.heuristics import MAX_COUNTED
 from feinsum.transforms.gpu.layouts import (
     Flat,
@@ -46,30 +44,8 @@ from feinsum.transforms.gpu.layouts import (
 from feinsum.transforms.primitives import NestWriter, Schedule
 from feinsum.transforms.primitives.schedule import Expression, Names
 
-GPUS: frozenset[DeviceKind] = frozenset({"gpu"})
-"""The kinds of devices that these families are for."""
-
 Point: TypeAlias = Mapping[str, Expression]
 """The value of each index."""
-
-
-def has_plain_dtype(einsum: BatchedEinsum) -> bool:
-    """Return whether GPU kernels support all dtypes, of which none may be complex."""
-    return all(
-        operand.dtype.kind in "biuf" or is_half(operand.dtype)
-        for operand in einsum.operands
-    )
-
-
-def is_double(einsum: BatchedEinsum) -> bool:
-    """Return whether all operands are of double precision."""
-    return {operand.dtype for operand in einsum.operands} == {np.dtype(np.float64)}
-
-
-def has_half_dtype(einsum: BatchedEinsum) -> bool:
-    """Tell whether all operands are of one type of half precision."""
-    dtypes = {operand.dtype for operand in einsum.operands}
-    return len(dtypes) == 1 and all(map(is_half, dtypes))
 
 
 def express_extent(extent: Extent) -> Expression:
