@@ -113,9 +113,9 @@ and not in the registers of one lane::
     g                      0 1 2 3 4 5 6 7
     column of the matrix   0 4 1 5 2 6 3 7
 """
-INTERLEAVED_SUM_COLUMN = INTERLEAVED.compose(SUM_COLUMN)
-"""From (e, t) to the column of the matrix of a sum then: neighbouring lanes write
-neighbours."""
+INTERLEAVED_SUM_COLUMN = TileLayout((2, QUAD), (QUAD, 1))
+"""From (e, t) to the column of the matrix of a sum then, ``INTERLEAVED`` after
+``SUM_COLUMN``: neighbouring lanes write neighbours."""
 
 NEIGHBOURS = 2
 """Neighbouring terms in a register."""

@@ -42,9 +42,9 @@ from feinsum.transforms.gpu.cost import (
     LaunchWork,
     count_factors,
     count_group_bytes,
-    count_output_groups,
-    count_warp_cycles,
+    count_request_cycles,
     get_itemsize,
+    list_loads,
     predict_kernel_s,
     predict_launch_s,
 )
@@ -53,7 +53,12 @@ from feinsum.transforms.gpu.families import (
     has_plain_dtype,
     register_family,
 )
-from feinsum.transforms.gpu.heuristics import BARRIER_CYCLES, MIN_SPLIT_TERMS, WARP
+from feinsum.transforms.gpu.heuristics import (
+    BARRIER_CYCLES,
+    MIN_SPLIT_TERMS,
+    OVERHEAD_CYCLES,
+    WARP,
+)
 from feinsum.transforms.gpu.layouts import Flat, flatten_indices, split_into_grid_axes
 from feinsum.transforms.gpu.sides import make_contiguity_key
 from feinsum.transforms.gpu.tiles import GroupWriter, Point
@@ -366,7 +371,10 @@ def _predict_shared_s(
     """
     itemsize = get_itemsize(einsum)
     lanes = [near.unravel_number(k) for k in range(min(WARP, near.n_values))]
-    cycles = count_warp_cycles(einsum, lanes, n_terms) + BARRIER_CYCLES * n_halvings
+    terms = [*list_loads(einsum), (einsum.output, itemsize)]
+    *of_term, stored = (count_request_cycles(einsum, *term, lanes) for term in terms)
+    cycles = (sum(of_term) + OVERHEAD_CYCLES) * n_terms
+    cycles += stored * einsum.batch_size + BARRIER_CYCLES * n_halvings
     return predict_kernel_s(
         gpu,
         einsum,
@@ -392,7 +400,10 @@ def _predict_lines_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) ->
         items = get_number(parameters, "items")
     (name,) = {*parameters} & {"block", "rows", "columns"}
     n_lines = get_number(parameters, name)
-    first, n_groups = count_output_groups(einsum, n_lines)
+    axes = split_into_grid_axes(einsum.output, einsum.extents)
+    assert axes is not None
+    first, *outer_axes = axes
+    n_groups = -(-first.n_values // n_lines) * prod(x.n_values for x in outer_axes)
     all_summed, extent = einsum.summation_indices, count_points(einsum, summed)
     box = {
         **first.box_of(n_lines),
