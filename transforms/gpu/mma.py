@@ -125,27 +125,27 @@ class _Product(TiledProduct):
 
     keeps_order = True
 
-    def items(self, parameters: Parameters) -> Items:
+    def make_items(self, parameters: Parameters) -> Items:
         terms, self.rows, self.columns = (
             get_number(parameters, name) for name in ("terms", "rows", "columns")
         )
         n_across = self.across.tile // self.columns
         n_along = self.along.tile // self.rows
-        lane = self.writer.loop("lane", size=WARP, tag="l.0")
-        self.warp_across = self.writer.loop("warp", size=n_across, tag="l.1")
-        self.warp_along = self.writer.loop("warp", size=n_along, tag="l.2")
+        lane = self.loop("lane", size=WARP, tag="l.0")
+        self.warp_across = self.loop("warp", size=n_across, tag="l.1")
+        self.warp_along = self.loop("warp", size=n_along, tag="l.2")
         dtype = self.schedule.get_row_dtype(0)
         kind = HalfWarpProduct if is_half(dtype) else WarpProduct
-        self.product = kind(self.writer, lane, self.rows, self.columns, terms, dtype)
+        self.product = kind(self, lane, self.rows, self.columns, terms, dtype)
         inames = (lane, self.warp_across, self.warp_along)
         return Items(inames, (WARP, n_across, n_along))
 
-    def sum(
+    def write_sum(
         self, row: int, along: Tiled, across: Tiled, loops: Names, after: Names
     ) -> tuple[Names, str]:
-        writer, product = self.writer, self.product
+        product = self.product
         acc, zero = product.clear_sums((), self.around)
-        k = writer.unroll(self.depth // product.terms)
+        k = self.unroll(self.depth // product.terms)
         inside = (*loops, k)
         left, left_id = product.load_tile(
             along, self.rows * var(self.warp_along), var(k), inside, after, is_left=True
@@ -154,7 +154,7 @@ class _Product(TiledProduct):
             across, self.columns * var(self.warp_across), var(k), inside, after,
             is_left=False,
         )  # fmt: skip
-        down, right_block = (writer.unroll(n) for n in product.n_blocks)
+        down, right_block = (self.unroll(n) for n in product.n_blocks)
         step = product.multiply(
             (acc, ()), left, (right, lambda block: (block, 0, 0)),
             (*inside, down, right_block), (down, right_block),
@@ -168,18 +168,18 @@ class _Product(TiledProduct):
 
         Two neighbouring columns are stored together if they are known to be contiguous.
         """
-        writer, product = self.writer, self.product
+        product = self.product
         x, y = self.across, self.along
         n_down, n_across = product.n_blocks
         down = p.Sum((y.start, self.rows * var(self.warp_along), product.g))
         right = p.Sum((self.columns * var(self.warp_across), 2 * product.t))
         # halves of 8 rows are numbered through all blocks
-        rows = writer.compute_points(
+        rows = self.compute_points(
             y.flat, HALVES * n_down, lambda step: p.Sum((down, 8 * step)),
             self.around, after, tile=y.tile,
         )  # fmt: skip
         # two neighbouring columns of each block of 8
-        columns = writer.compute_points(
+        columns = self.compute_points(
             x.flat,
             2 * n_across,
             lambda step: (
@@ -194,13 +194,13 @@ class _Product(TiledProduct):
         )
         is_pair = self._is_paired(row)
         inames = tuple(
-            writer.unroll(n) for n in (n_down, HALVES, n_across, 1 if is_pair else 2)
+            self.unroll(n) for n in (n_down, HALVES, n_across, 1 if is_pair else 2)
         )
         block_down, half, block_across, e = map(var, inames)
         at_row, at_column = HALVES * block_down + half, 2 * block_across + e
         value = var(acc)[block_down, block_across, 2 * half + e]
         pair = (rows, at_row), (columns, at_column)
-        self.store(row, value, *pair, inames, is_pair=is_pair)
+        self.store_sum(row, value, *pair, inames, is_pair=is_pair)
 
     def _is_paired(self, row: int) -> bool:
         """Return whether the two columns of a lane are neighbours in the output."""

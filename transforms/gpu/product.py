@@ -108,67 +108,61 @@ class _Product(TiledProduct):
 
     keeps_order = False
 
-    def items(self, parameters: Parameters) -> Items:
-        self.x, self.y = (
-            self._make_block(side, get_number(parameters, name), axis)
-            for side, name, axis in (
-                (self.across, "columns", 0),
-                (self.along, "rows", 1),
-            )
-        )
-        blocks = self.x, self.y
+    def make_items(self, parameters: Parameters) -> Items:
+        sides = (self.across, "columns"), (self.along, "rows")
+        blocks = []
+        for axis, (side, name) in enumerate(sides):
+            n = get_number(parameters, name)
+            n_items = side.tile // n
+            item = self.loop("item", size=n_items, tag=f"l.{axis}")
+            blocks.append(_Block(side, item, n_items, n))
+        self.x, self.y = blocks
         return Items(tuple(b.item for b in blocks), tuple(b.n_items for b in blocks))
 
-    def _make_block(self, side: Side, n: int, axis: int) -> _Block:
-        n_items = side.tile // n
-        item = self.writer.loop("item", size=n_items, tag=f"l.{axis}")
-        return _Block(side, item, n_items, n)
-
-    def sum(
+    def write_sum(
         self, row: int, along: Tiled, across: Tiled, loops: Names, after: Names
     ) -> tuple[Names, str]:
-        writer, dtype = self.writer, self.schedule.get_sum_dtype(row)
+        dtype = self.schedule.get_sum_dtype(row)
         # runs as long as the reads of one instruction
         lanes = max(VECTOR_BYTES // dtype.itemsize, 1)
         x, y = (b._replace(lanes=min(b.n, lanes)) for b in (self.x, self.y))
-        acc = var(writer.array("acc", (y.n, x.n), dtype))
-        r, c = writer.unroll(y.n), writer.unroll(x.n)
-        zero = writer.assign(
+        acc = var(self.array("acc", (y.n, x.n), dtype))
+        r, c = self.unroll(y.n), self.unroll(x.n)
+        zero = self.assign(
             "zero", acc[var(r), var(c)], dtype.type(0), [*self.around, r, c]
         )
         # no unrolling tag: the trip count is constant, and the compiler decides
-        k = writer.loop("k", size=self.depth)
+        k = self.loop("k", size=self.depth)
         inside = (*loops, k)
         left, left_id = self._load_block(along, y, k, inside, after)
         right, right_id = self._load_block(across, x, k, inside, after)
-        r, c = writer.unroll(y.n), writer.unroll(x.n)
+        r, c = self.unroll(y.n), self.unroll(x.n)
         factors = var(left)[var(r)], var(right)[var(c)]
         # in the order of the operands
         value = p.Product(factors if self.sides.first else factors[::-1])
-        step = writer.assign(
+        step = self.assign(
             "add", acc[var(r), var(c)], p.Sum((acc[var(r), var(c)], value)),
             [*inside, r, c], [zero, left_id, right_id],
         )  # fmt: skip
         rows, columns = (self._compute_points(block, step) for block in (y, x))
-        r, c = writer.unroll(y.n), writer.unroll(x.n)
+        r, c = self.unroll(y.n), self.unroll(x.n)
         sums = acc[var(r), var(c)]
-        self.store(row, sums, (rows, var(r)), (columns, var(c)), (r, c))
+        self.store_sum(row, sums, (rows, var(r)), (columns, var(c)), (r, c))
         return (left_id, right_id), step
 
     def _load_block(
         self, tile: Tiled, block: _Block, k: str, loops: Names, after: Names
     ) -> tuple[str, str]:
         """Load a work-item's entries of a tile to registers."""
-        writer = self.writer
-        array = writer.array("held", (block.n,), get_sum_dtype(tile.dtype))
-        step = writer.unroll(block.n)
+        array = self.array("held", (block.n,), get_sum_dtype(tile.dtype))
+        step = self.unroll(block.n)
         entry = tile.at(var(k), block.at(var(step)))
         target = var(array)[var(step)]
-        return array, writer.assign("hold", target, entry, [*loops, step], after)
+        return array, self.assign("hold", target, entry, [*loops, step], after)
 
     def _compute_points(self, block: _Block, after: str) -> Points:
         side = block.side
-        return self.writer.compute_points(
+        return self.compute_points(
             side.flat, block.n, lambda step: p.Sum((side.start, block.at(step))),
             self.around, (after,), tile=side.tile,
         )  # fmt: skip

@@ -93,7 +93,14 @@ class Reads(NamedTuple):
 
 
 def find_reads(schedule: Schedule, operand: str) -> Reads | None:
-    """Find the array entries that an operand reads; None if indices matter as well."""
+    """Find the array entries that a function reads.
+
+    Returns:
+        None if the operand is an array that can be copied, or if its value depends on
+        indices as well.
+    """
+    if find_source(schedule, operand) is not None:
+        return None
     kernel, dtype = schedule.kernel, schedule.dtypes[operand]
     rule = kernel.substitutions[schedule.rules[operand]]
     body = SubstitutionRuleExpander(kernel.substitutions)(rule.expression)

@@ -32,14 +32,10 @@ from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.fragments import DOUBLE, ZERO
 from feinsum.transforms.gpu.layouts import Share, partition_raggedly
 from feinsum.transforms.gpu.operator_steps import OperatorSteps, OperatorTiles
-from feinsum.transforms.gpu.sources import Reads, find_reads, find_source
+from feinsum.transforms.gpu.sources import Reads, find_reads
 from feinsum.transforms.gpu.tiles import GroupWriter, Point, express_extent
 from feinsum.transforms.primitives import Schedule
-from feinsum.transforms.primitives.copy_async import (
-    AsyncCopy,
-    AwaitGroups,
-    CloseGroup,
-)
+from feinsum.transforms.primitives.copy_async import AwaitGroups, CloseGroup
 from feinsum.transforms.primitives.multiply_fragments import WARP
 from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
 
@@ -253,8 +249,7 @@ class StagingWriter(GroupWriter):
         tiles = self.tiles
         (operand,) = part.operands
         reads = find_reads(self.schedule, operand)
-        is_plain = find_source(self.schedule, operand) is not None
-        if reads is None or is_plain or not (tiles.is_ahead and self.has_early_loads):
+        if reads is None or not (tiles.is_ahead and self.has_early_loads):
             return part
         shape = (*self._arrays[part.array].shape, self.n_items)
         n_bytes = 8 * (tiles.n_shared + prod(shape) * len(reads.sources))
@@ -355,20 +350,16 @@ class StagingWriter(GroupWriter):
         inside = (*start.loops, *entries.loops)
         after = (*entries.after, self.numbered, *before)
         exists = p.If(p.LogicalAnd(entries.exists), 1, 0)
-        n_copied, counted = self.scalar("inside", exists, inside, after)
+        n_copied = self.scalar("inside", exists, inside, after)
         values = [
             entries.points_of_all[i] for i in self.schedule.spans[part.operands[0]]
         ]
-        begun = []
         targets = part.copied.list_entries(tuple(map(var, entries.loops)))
-        for source, entry in zip(part.copied.reads.sources, targets, strict=True):
-            target, target_id = self.assign_offset(entry, inside, after)
-            origin, origin_id = self.scalar("origin", source.at(values), inside, after)
-            copy = AsyncCopy(
-                1, (entry.aggregate.name, target), (source.array, origin), n_copied
-            )
-            ids = (counted, target_id, origin_id)
-            begun.append(self.note_shared(self.state("copy", copy, inside, ids)))
+        begun = [
+            self.begin_copy(entry, source, values, n_copied, inside, after)
+            for source, entry in zip(part.copied.reads.sources, targets, strict=True)
+        ]
+        self.shared_accesses += begun
         return [*begun, self.state("close", CloseGroup(), start.loops, begun)]
 
     def list_parts(self, k: int) -> RowParts:

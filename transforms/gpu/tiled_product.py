@@ -20,9 +20,8 @@ Source: Osama, Merrill, Cecka, Garland and Owens, Stream-K (2023), section 2: "s
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
 import loopy as lp
@@ -48,14 +47,14 @@ from feinsum.transforms.gpu.layouts import (
     Swizzle,
     is_evenly_partitioned,
 )
-from feinsum.transforms.gpu.pipeline import Key, TileLoop
-from feinsum.transforms.gpu.sides import Side, Sides, find_sides
-from feinsum.transforms.gpu.tiles import GroupWriter, Items, Points, Tiled
+from feinsum.transforms.gpu.pipeline import TileLoop
+from feinsum.transforms.gpu.sides import Side, find_sides
+from feinsum.transforms.gpu.tiles import Items, Points
 from feinsum.transforms.primitives import Schedule, begin
 from feinsum.transforms.primitives.copy_async import COPIES
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters
-from feinsum.transforms.roles import count_index_tuples, get_number, get_text
+from feinsum.transforms.roles import count_index_tuples, get_number
 
 
 def _has_few_tiles(flat: Flat, tile: int, longer: Flat) -> bool:
@@ -70,58 +69,37 @@ def _has_few_tiles(flat: Flat, tile: int, longer: Flat) -> bool:
     return tile < n <= h.FEW_TILES * tile and n < longer.n_values <= h.MAX_GRID_ROWS
 
 
-class TiledProduct(ABC):
+class TiledProduct(TileLoop):
     """Writes the loops over tiles; a subclass writes those that multiply a tile.
 
     All such families have the parameters ``across``, ``along``, ``depth``, ``stages``
     and ``copies``; some have ``cut`` and ``shares``.
     """
 
-    keeps_order: bool
-    """Whether a tile in shared memory keeps the order of axes of its operand."""
-
     def __init__(
         self, t_unit: lp.TranslationUnit, nest: LoopNest, parameters: Parameters
     ) -> None:
-        self.schedule = schedule = begin(t_unit, nest)
-        piece = parameters.get("cut")
+        schedule, piece = begin(t_unit, nest), parameters.get("cut")
         sides = find_sides(nest.einsum, schedule.extents, piece)
         if sides is None:
             raise TransformError(
                 f"{nest.einsum.subscripts} is not a product of two operands with an "
                 "output index and a sum each"
             )
-        self.sides: Sides = sides
-        self.writer = writer = GroupWriter(schedule)
-        self.depth = get_number(parameters, "depth")
-        batch: list[str] = []
+        super().__init__(schedule, sides, parameters)
+        # outermost first; Loopy maps them to axes of the grid by their tags alone
+        grid: list[str] = []
         if sides.batch.indices:
-            batch = [writer.loop("batch", f"{{}} < {sides.batch.size}", tag="g.0")]
-        self.batch = sides.batch.unravel(var(batch[0])) if batch else {}
-        self.across, self.along = self._make_sides(parameters, piece, len(batch))
+            grid = [self.loop("batch", f"{{}} < {sides.batch.size}", tag="g.0")]
+            self.batch = sides.batch.unravel(var(grid[0]))
+        self.across, self.along = self._make_sides(parameters, piece, len(grid))
+        grid += [self.across.group, self.along.group]
         self.n_shares = parameters.get("shares", 1)
         # only products without batch indices have the third axis of the grid free
-        shares = (
-            [writer.loop("share", size=self.n_shares, tag="g.2")]
-            if self.n_shares > 1
-            else []
-        )
-        self.share = shares[0] if shares else ""
-        # outermost first; Loopy maps them to axes of the grid by their tags alone
-        grid = (*batch, self.across.group, self.along.group, *shares)
-        self.tiles = TileLoop(
-            writer,
-            self.items(parameters),
-            sides.summed,
-            self.depth,
-            self.batch,
-            grid,
-            stages=get_number(parameters, "stages"),
-            copies=get_text(parameters, "copies"),
-            keeps_order=self.keeps_order,
-            shares=(self.share, self.n_shares),
-        )
-        self.around = self.tiles.around
+        if self.n_shares > 1:
+            self.share = self.loop("share", size=self.n_shares, tag="g.2")
+            grid.append(self.share)
+        self.number_items(grid, self.make_items(parameters))
         self.partials: dict[int, tuple[Expression, str]] = {}
 
     def _make_sides(
@@ -132,59 +110,35 @@ class TiledProduct(ABC):
         n_x, n_y = get_number(parameters, "across"), get_number(parameters, "along")
         # consecutive groups are along the first axis of the grid
         is_exchanged = piece is not None and _has_few_tiles(y, n_y, x)
-        across = self._make_side(x, n_x, axis + is_exchanged)
-        along = self._make_side(y, n_y, axis + (not is_exchanged))
+        swizzle = UNSWIZZLED
         if piece is not None and x.cut:
-            across = replace(across, swizzle=Swizzle(piece, n_x // piece))
+            swizzle = Swizzle(piece, n_x // piece)
+        across, along = (
+            Side(
+                flat,
+                self.loop("group", f"{n}*{{}} < {flat.size}", tag=f"g.{axis + k}"),
+                n,
+                order,
+            )
+            for flat, n, k, order in (
+                (x, n_x, int(is_exchanged), swizzle),
+                (y, n_y, int(not is_exchanged), UNSWIZZLED),
+            )
+        )
         return across, along
-
-    def _make_side(self, flat: Flat, tile: int, axis: int) -> Side:
-        group = self.writer.loop("group", f"{tile}*{{}} < {flat.size}", tag=f"g.{axis}")
-        return Side(flat, group, tile)
 
     def written(self) -> Schedule:
         """Return the schedule with the nest replaced."""
-        first = self.sides.first
-        wanted: dict[Key, tuple[str, Side]] = {}
-        for row in self.schedule.rows:
-            # rows that share an operand share its tiles; an operand on both sides needs
-            # two kinds of tiles
-            wanted[row[first], True] = row[first], self.across
-            wanted[row[1 - first], False] = row[1 - first], self.along
-        self.tiles.write_products(wanted, self._write_sums)
+        self.write_loop()
         if self.partials:
             self._add_parts()
-        return self.writer.build().with_preamble(COPIES)
-
-    def _write_sums(
-        self, tiles: Mapping[Key, Tiled], loops: Names, after: Names
-    ) -> tuple[Names, Names]:
-        """Write the sums of all rows of the batch."""
-        first = self.sides.first
-        reads: list[str] = []
-        last: list[str] = []
-        for k, row in enumerate(self.schedule.rows):
-            pair = tiles[row[1 - first], False], tiles[row[first], True]
-            row_reads, row_last = self.sum(k, *pair, loops, after)
-            reads += row_reads
-            last.append(row_last)
-        return tuple(reads), tuple(last)
+        return self.build().with_preamble(COPIES)
 
     @abstractmethod
-    def items(self, parameters: Parameters) -> Items:
+    def make_items(self, parameters: Parameters) -> Items:
         """Make the loops over the work-items of a group."""
 
-    @abstractmethod
-    def sum(
-        self, row: int, along: Tiled, across: Tiled, loops: Names, after: Names
-    ) -> tuple[Names, str]:
-        """Write the sums of a row: zero, the products of a tile, and the stores.
-
-        Returns:
-            The ids of the statements that read tiles, and of the last one in the loops.
-        """
-
-    def store(
+    def store_sum(
         self,
         row: int,
         value: p.Subscript,
@@ -204,18 +158,18 @@ class TiledProduct(ABC):
             inames: loops over the sums of a work-item.
             is_pair: whether two neighbouring sums are stored together.
         """
-        writer, loops = self.writer, (*self.around, *inames)
+        loops = (*self.around, *inames)
         (rows, at_row), (columns, at_column) = y, x
         before = (*rows.statements, *columns.statements)
         inside = (*rows.inside(at_row), *columns.inside(at_column))
         points = {**self.batch, **rows.at(at_row), **columns.at(at_column)}
         if self.share:
-            self._store_part(row, value, y, x, loops, before, inside)
+            self._store_part(row, value, (y, x), loops, before, inside)
         elif is_pair:
-            writer.store_pair(row, value, points, loops, before, predicates=inside)
+            self.store_pair(row, value, points, loops, before, predicates=inside)
         else:
-            writer.store(row, value, points, loops, before, predicates=inside)
-        writer.note_apart(self.schedule.instructions[row])
+            self.store(row, value, points, loops, before, predicates=inside)
+        self.note_apart(self.schedule.instructions[row])
 
     # partial sums: out[y,x] = sum(share, part[share,y,x]), in a second launch
 
@@ -223,51 +177,49 @@ class TiledProduct(ABC):
         self,
         row: int,
         value: Expression,
-        y: tuple[Points, Expression],
-        x: tuple[Points, Expression],
+        sides: Sequence[tuple[Points, Expression]],
         loops: Names,
         before: Names,
         inside: tuple[Expression, ...],
     ) -> None:
         """Store partial sums of a row."""
-        writer = self.writer
         shape = self.n_shares, *(parse(s.flat.size) for s in (self.along, self.across))
-        dtype = writer.schedule.get_sum_dtype(row)
-        partial_sums = var(writer.array("part", shape, dtype, is_global=True))
+        dtype = self.schedule.get_sum_dtype(row)
+        partial_sums = var(self.array("part", shape, dtype, is_global=True))
         # sides stay flat: only the second launch has to compute their indices
-        subscripts = (var(points.value)[step] for points, step in (y, x))
-        stored = writer.assign(
+        subscripts = (var(points.value)[step] for points, step in sides)
+        stored = self.assign(
             "part", partial_sums[(var(self.share), *subscripts)], value, loops, before,
             predicates=inside,
         )  # fmt: skip
-        writer.note_apart(stored)
+        self.note_apart(stored)
         self.partials[row] = partial_sums, stored
 
     def _add_parts(self) -> None:
         """Write the second launch, which adds partial sums."""
-        writer, stored = self.writer, [insn_id for _, insn_id in self.partials.values()]
-        after = (*stored, writer.end_launch(stored))
+        stored = [insn_id for _, insn_id in self.partials.values()]
+        after = (*stored, self.end_launch(stored))
         across, along, n = self.across.flat, self.along.flat, h.ADDING_ITEMS
-        group = writer.loop("group", f"{n}*{{}} < {across.size}", tag="g.0")
-        line = writer.loop("line", f"{{}} < {along.size}", tag="g.1")
-        item = writer.loop("item", size=n, tag="l.0")
+        group = self.loop("group", f"{n}*{{}} < {across.size}", tag="g.0")
+        line = self.loop("line", f"{{}} < {along.size}", tag="g.1")
+        item = self.loop("item", size=n, tag="l.0")
         around = (group, line, item)
         at_x = p.Sum((n * var(group), var(item)))
-        x = writer.compute_points(across, 1, lambda _: at_x, around, after, tile=n)
-        y = writer.compute_points(along, 1, lambda _: var(line), around, after, tile=1)
+        x = self.compute_points(across, 1, lambda _: at_x, around, after, tile=n)
+        y = self.compute_points(along, 1, lambda _: var(line), around, after, tile=1)
         before = (*after, *y.statements, *x.statements)
         for row, (partial_sums, _) in self.partials.items():
-            share = writer.loop("share", size=self.n_shares)
+            share = self.loop("share", size=self.n_shares)
             term = partial_sums[var(share), var(y.value)[0], var(x.value)[0]]
-            total, step = writer.add_up(
+            total, step = self.add_up(
                 self.schedule.get_sum_dtype(row), term, around, [share], before,
                 conditions=x.inside(0),
             )  # fmt: skip
-            writer.store(
+            self.store(
                 row, total, {**y.at(0), **x.at(0)}, around, [step, *before],
                 predicates=x.inside(0),
             )  # fmt: skip
-            writer.note_apart(self.schedule.instructions[row])
+            self.note_apart(self.schedule.instructions[row])
 
 
 def list_suited_starts(

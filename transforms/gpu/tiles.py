@@ -41,7 +41,9 @@ from feinsum.transforms.gpu.layouts import (
     TileLayout,
     split_into_grid_axes,
 )
+from feinsum.transforms.gpu.sources import OperandSource
 from feinsum.transforms.primitives import NestWriter, Schedule
+from feinsum.transforms.primitives.copy_async import AsyncCopy
 from feinsum.transforms.primitives.schedule import Expression, Names
 
 Point: TypeAlias = Mapping[str, Expression]
@@ -285,6 +287,35 @@ class GroupWriter(NestWriter):
             ],
             tuple(insn_id for _, insn_id in scalars),
         )
+
+    def begin_copy(
+        self,
+        entry: p.Subscript,
+        source: OperandSource,
+        values: Sequence[Expression],
+        n_copied: tuple[str, str],
+        loops: Names,
+        before: Names,
+        lanes: int = 1,
+    ) -> str:
+        """Begin an asynchronous copy to shared memory; return the statement's id.
+
+        Args:
+            entry: the first entry that is written.
+            source: the array that is read.
+            values: arguments of the operand there.
+            n_copied: the scalar with the number of entries to copy, and the id of the
+                statement that computes it; the others are set to zero.
+            loops: inames of the loops around the statements.
+            before: ids of the statements before them.
+            lanes: contiguous entries that are written.
+        """
+        target, target_id = self.assign_offset(entry, loops, before)
+        origin, origin_id = self.scalar("origin", source.at(values), loops, before)
+        copy = AsyncCopy(
+            lanes, (entry.aggregate.name, target), (source.array, origin), n_copied[0]
+        )
+        return self.state("copy", copy, loops, (target_id, origin_id, n_copied[1]))
 
     # sums
 
