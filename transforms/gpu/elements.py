@@ -165,8 +165,7 @@ class _Elements(GroupWriter):
         self.elements = _Axis(fast, n_elements)
         self.workers = _Axis(slow, get_number(parameters, "workers"))
         self.items: dict[str, str] = {}
-        self.extent = schedule.extents[self.element]
-        self.group = self.loop("group", f"{n_elements}*{{}} < {self.extent}", tag="g.0")
+        self.loop_over_groups()
 
     def written(self) -> Schedule:
         """Return the schedule with the nest replaced."""
@@ -207,7 +206,7 @@ class _Elements(GroupWriter):
         rule = var(schedule.rules[name])
 
         def in_global_memory(points: Point) -> Expression:
-            all_points = self.points_of_all(points, self.group)
+            all_points = self.points_of_all(points)
             return rule(*(all_points[index] for index in span))
 
         # all groups read a matrix, so it is in the cache
@@ -301,8 +300,7 @@ class _Elements(GroupWriter):
         def store(
             value: Expression, points: Point, loops: list[str], after: Names
         ) -> str:
-            all_points = self.points_of_all(points, self.group)
-            return self.store(row, value, all_points, loops, after)
+            return self.store(row, value, self.points_of_all(points), loops, after)
 
         dtype = self.schedule.get_row_dtype(row)
         self._sum(factors, product, dtype, store, is_last=True)

@@ -285,13 +285,9 @@ class WarpProduct:
             var(left)[down, 0, 0],
             var(right[0])[right[1](across)],
         )
-        offsets = [writer.assign_offset(entry, loops) for entry in entries]
-        (at_sums, *_), (at_left, *_), (at_right, *_) = offsets
-        product = FragmentProduct(
-            self.terms, (sums[0], at_sums), (left, at_left), (right[0], at_right)
-        )
-        before = [*after, *(insn_id for _, insn_id in offsets)]
-        return writer.state("multiply", product, loops, before)
+        pointers, ids = zip(*(writer.point_to(x, loops) for x in entries), strict=True)
+        product = FragmentProduct(self.terms, *pointers)
+        return writer.state("multiply", product, loops, [*after, *ids])
 
 
 @dataclass(frozen=True)
@@ -353,12 +349,12 @@ class HalfWarpProduct(WarpProduct):
             (p.Sum((wide, row)), deep) if shared.is_deep else (wide, p.Sum((deep, row)))
         )
         inside = (*loops, number)
-        target, target_id = writer.assign_offset(
-            var(array)[per_load * var(number), 0, 0], inside, after
+        entries = (
+            var(array)[per_load * var(number), 0, 0],
+            shared.at(var(tile.slot), deep, wide),
         )
-        source, source_id = writer.assign_offset(
-            shared.at(var(tile.slot), deep, wide), inside, after
+        pointers, ids = zip(
+            *(writer.point_to(x, inside, after) for x in entries), strict=True
         )
-        load = BlockLoad(not shared.is_deep, (array, target), (shared.array, source))
-        before = (*after, target_id, source_id)
-        return array, writer.state("fragment", load, inside, before)
+        load = BlockLoad(not shared.is_deep, *pointers)
+        return array, writer.state("fragment", load, inside, (*after, *ids))

@@ -141,7 +141,9 @@ class StackRoles:
         is_whole = {*summed} == {*einsum.summation_indices} <= {*terms[0]} & {*terms[1]}
         if not (rows and columns and is_step and is_whole):
             return None
-        if _has_many_run_time_extents(einsum, extents):
+        arrays = (*einsum.inputs, einsum.output)
+        n_running = [sum(not isinstance(extents[i], int) for i in x) for x in arrays]
+        if max(n_running) > MAX_RUNNING:
             return None
         return cls(stack, rows, columns, summed, sides.first, (not has[0], not has[1]))
 
@@ -169,22 +171,28 @@ class StackRoles:
             yield einsum.output
 
 
-def _has_many_run_time_extents(
-    einsum: BatchedEinsum, extents: Mapping[str, Extent]
-) -> bool:
-    """Return whether an array has more run-time extents than a copy supports."""
-    return any(
-        sum(not isinstance(extents[i], int) for i in term) > MAX_RUNNING
-        for term in (*einsum.inputs, einsum.output)
-    )
+class Entries(NamedTuple):
+    """Loops over the entries of an array.
+
+    Attributes:
+        loops: the inames, outermost first.
+        points: the value of each index.
+        inside: conditions that an entry exists.
+        before: ids of the statements that compute points.
+    """
+
+    loops: Names
+    points: dict[str, Expression]
+    inside: tuple[Expression, ...]
+    before: Names
 
 
-class _Products:
+class _Products(GroupWriter):
     """Writes the launches; see :func:`apply_gpu_matrices`."""
 
     def __init__(self, schedule: Schedule, plan: StackRoles) -> None:
-        self.schedule, self.plan = schedule, plan
-        self.writer = GroupWriter(schedule)
+        super().__init__(schedule)
+        self.plan = plan
         self.matrices: dict[str, tuple[str, bool]] = {}
         self.after: Names = ()
 
@@ -198,8 +206,8 @@ class _Products:
             self._write_product(k)
             # each product is a separate launch; the last one ends with the kernel
             if k + 1 < len(self.schedule.rows):
-                self.after = (*self.after, row_id, self.writer.end_launch([row_id]))
-        return self.writer.build()
+                self.after = (*self.after, row_id, self.end_launch([row_id]))
+        return self.build()
 
     def _get_matrices(self, operand: str, position: int) -> tuple[str, bool]:
         """Return an operand's array, and whether the matrices in it are transposed."""
@@ -213,33 +221,32 @@ class _Products:
             schedule.kernel, rule.expression, rule.arguments, extents
         )
         if array is None or order != span:
-            array, packed = pack(self.writer, operand, order, self.after)
-            self.after = (*self.after, *packed)
+            array = self._pack(operand, order)
         return array, is_transposed
 
     def _write_product(self, k: int) -> None:
         """Write the products of a row, in place or in a temporary."""
-        schedule, writer, order = self.schedule, self.writer, self.plan.result
+        schedule, order = self.schedule, self.plan.result
         direct = self._find_result(k)
         shape = [express_extent(schedule.extents[i]) for i in order]
-        result = direct or writer.array(
+        result = direct or self.array(
             "product", shape, schedule.get_row_dtype(k), is_global=True
         )
-        step = writer.state(
+        step = self.state(
             "multiply", self._make_call(k, result), (), self.after,
             row=k if direct else None, n_axes=len(order),
         )  # fmt: skip
         # cuBLAS writes the result itself if it needs neither scaling nor a copy
         if direct:
             return
-        self.after = (*self.after, step, writer.end_launch([step]))
-        entries = visit_entries(writer, schedule.output, order[-1], self.after)
+        self.after = (*self.after, step, self.end_launch([step]))
+        entries = self._visit(schedule.output, order[-1])
         value = var(result)[tuple(entries.points[i] for i in order)]
-        writer.store(
+        self.store(
             k, value, entries.points, entries.loops, entries.before,
             predicates=entries.inside,
         )  # fmt: skip
-        writer.note_apart(schedule.instructions[k])
+        self.note_apart(schedule.instructions[k])
 
     def _make_call(self, k: int, result: str) -> MatrixProduct:
         plan = self.plan
@@ -268,90 +275,74 @@ class _Products:
         extents = [schedule.extents[i] for i in order]
         return find_whole_array(schedule.kernel, statement.assignee, inames, extents)
 
+    def _visit(self, order: Names, near: str) -> Entries:
+        """Loop over entries such that a warp accesses two arrays contiguously.
 
-class Entries(NamedTuple):
-    """Loops over the entries of an array.
+        Rewrite, for the order ``kij`` with k near::
 
-    Attributes:
-        loops: the inames, outermost first.
-        points: the value of each index.
-        inside: conditions that an entry exists.
-        before: ids of the statements that compute points.
-    """
+            for k, i, j:  packed[k,i,j] = A[i,j,k]
 
-    loops: Names
-    points: dict[str, Expression]
-    inside: tuple[Expression, ...]
-    before: Names
+            for group, chunk, item, lane in parallel:
+                i, j = (32*group + item) / J, (32*group + item) % J
+                for step:
+                    k = 8*(steps*chunk + step) + lane
+                    packed[k,i,j] = A[i,j,k]
 
+        Args:
+            order: indices of one array, the fastest last.
+            near: the fastest index of the other array.
+        """
+        extents = self.schedule.extents
+        extent = extents[near]
+        # if both arrays end in the same index, a warp reads and writes one run
+        is_wide = order[-1] == near and isinstance(extent, int) and extent % h.WARP == 0
+        lanes = h.WARP if is_wide else h.PACKING_LANES
+        steps, n_rows = _choose_steps(extent, lanes), h.PACKING_ITEMS // lanes
+        chunk = self.loop("chunk", f"{lanes * steps}*{{}} < {extent}", tag="g.1")
+        lane = self.loop("lane", size=lanes, tag="l.0")
+        # groups and their rows have the other indices
+        axes = split_into_grid_axes([i for i in order if i != near], extents)
+        # plans refuse arrays with more run-time extents than axes
+        assert axes is not None
+        first, *alone = axes
+        group = self.loop("group", f"{n_rows}*{{}} < {first.size}", tag="g.0")
+        single = {
+            flat.indices[0]: self.loop("group", size=flat.extents[0], tag=f"g.{axis}")
+            for axis, flat in enumerate(alone, start=2)
+        }
+        item = self.loop("item", size=n_rows, tag="l.1")
+        loops = (group, chunk, *single.values(), item, lane)
+        row = p.Sum((n_rows * var(group), var(item)))
+        rows = self.compute_points(
+            first, 1, lambda _: row, loops, self.after, tile=n_rows
+        )
+        step = self.loop("step", size=steps, tag="unr")
+        of_lanes = p.Sum((steps * var(chunk), var(step)))
+        value, inside = p.Sum((lanes * of_lanes, var(lane))), rows.inside(0)
+        if not isinstance(extent, int) or extent % (lanes * steps):
+            inside = (*inside, p.Comparison(value, "<", express_extent(extent)))
+        points = {**rows.at(0), **{i: var(x) for i, x in single.items()}, near: value}
+        return Entries((*loops, step), points, inside, (*self.after, *rows.statements))
 
-def visit_entries(
-    writer: GroupWriter, order: Names, near: str, after: Names
-) -> Entries:
-    """Loop over entries such that a warp accesses two arrays contiguously.
-
-    Rewrite, for the order ``kij`` with k near::
-
-        for k, i, j:  packed[k,i,j] = A[i,j,k]
-
-        for group, chunk, item, lane in parallel:
-            i, j = (32*group + item) / J, (32*group + item) % J
-            for step:
-                k = 8*(steps*chunk + step) + lane
-                packed[k,i,j] = A[i,j,k]
-
-    Args:
-        writer: writes the loops.
-        order: indices of one array, the fastest last.
-        near: the fastest index of the other array.
-        after: ids of the statements before.
-    """
-    schedule = writer.schedule
-    extent = schedule.extents[near]
-    # if both arrays end in the same index, a warp reads and writes one run
-    is_wide = order[-1] == near and isinstance(extent, int) and extent % h.WARP == 0
-    lanes = h.WARP if is_wide else h.PACKING_LANES
-    steps = _choose_steps(extent, lanes)
-    chunk = writer.loop("chunk", f"{lanes * steps}*{{}} < {extent}", tag="g.1")
-    lane = writer.loop("lane", size=lanes, tag="l.0")
-    slow_indices = [i for i in order if i != near]
-    rows = _loop_over_rows(
-        writer, slow_indices, h.PACKING_ITEMS // lanes, (chunk, lane), after
-    )
-    step = writer.loop("step", size=steps, tag="unr")
-    of_lanes = p.Sum((steps * var(chunk), var(step)))
-    value = p.Sum((lanes * of_lanes, var(lane)))
-    inside = rows.inside
-    if not isinstance(extent, int) or extent % (lanes * steps):
-        inside = (*inside, p.Comparison(value, "<", express_extent(extent)))
-    points = {**rows.points, near: value}
-    return Entries((*rows.loops, step), points, inside, rows.before)
-
-
-def _loop_over_rows(
-    writer: GroupWriter, order: list[str], n_rows: int, within: Names, after: Names
-) -> Entries:
-    """Loop over groups and their ``n_rows`` rows, which have the other indices."""
-    axes = split_into_grid_axes(order, writer.schedule.extents)
-    # plans refuse arrays with more run-time extents than axes
-    assert axes is not None
-    first, *alone = axes
-    group = writer.loop("group", f"{n_rows}*{{}} < {first.size}", tag="g.0")
-    single = {
-        flat.indices[0]: writer.loop("group", size=flat.extents[0], tag=f"g.{axis}")
-        for axis, flat in enumerate(alone, start=2)
-    }
-    item = writer.loop("item", size=n_rows, tag="l.1")
-    chunk, lane = within
-    loops = (group, chunk, *single.values(), item, lane)
-    row = p.Sum((n_rows * var(group), var(item)))
-    row_points = writer.compute_points(
-        first, 1, lambda _: row, loops, after, tile=n_rows
-    )
-    points = {**row_points.at(0), **{i: var(name) for i, name in single.items()}}
-    return Entries(
-        loops, points, row_points.inside(0), (*after, *row_points.statements)
-    )
+    def _pack(self, operand: str, order: Names) -> str:
+        """Copy an operand, array or function, to an array with another order."""
+        schedule, span = self.schedule, self.schedule.spans[operand]
+        entries = self._visit(order, span[-1])
+        shape = [express_extent(schedule.extents[i]) for i in order]
+        array = self.array(
+            f"{operand}_packed", shape, schedule.dtypes[operand], is_global=True
+        )
+        packed = self.assign(
+            "pack",
+            var(array)[tuple(entries.points[i] for i in order)],
+            var(schedule.rules[operand])(*(entries.points[i] for i in span)),
+            entries.loops,
+            entries.before,
+            predicates=entries.inside,
+        )
+        self.note_apart(packed)
+        self.after = (*self.after, packed, self.end_launch([packed]))
+        return array
 
 
 def _choose_steps(extent: Extent, lanes: int) -> int:
@@ -365,33 +356,6 @@ def _choose_steps(extent: Extent, lanes: int) -> int:
     n = -(-extent // lanes)
     # as few chunks as possible, and these as short as possible
     return -(-n // -(-n // h.MAX_PACKING_STEPS))
-
-
-def pack(
-    writer: GroupWriter, operand: str, order: Names, after: Names
-) -> tuple[str, Names]:
-    """Copy an operand, array or function, to an array with another order of indices.
-
-    Returns:
-        The new array, and the ids of the statements before its readers.
-    """
-    schedule = writer.schedule
-    span = schedule.spans[operand]
-    entries = visit_entries(writer, order, span[-1], after)
-    shape = [express_extent(schedule.extents[i]) for i in order]
-    array = writer.array(
-        f"{operand}_packed", shape, schedule.dtypes[operand], is_global=True
-    )
-    packed = writer.assign(
-        "pack",
-        var(array)[tuple(entries.points[i] for i in order)],
-        var(schedule.rules[operand])(*(entries.points[i] for i in span)),
-        entries.loops,
-        entries.before,
-        predicates=entries.inside,
-    )
-    writer.note_apart(packed)
-    return array, (packed, writer.end_launch([packed]))
 
 
 def find_whole_array(

@@ -190,7 +190,7 @@ class _OperatorMma(StagingWriter):
         self.note_ordered(*self.shared_accesses)
         self.note_apart(*self.shared_accesses)
         schedule = self.build().with_preamble(PRODUCTS)
-        if self.has_copies:
+        if self.copies:
             schedule = schedule.with_preamble(COPIES)
         tags: set[Tag] = {LeastGroups(tiles.groups)}
         if self.has_early_loads:
@@ -392,9 +392,7 @@ def _make_space(workload: Workload) -> Space | None:
     }
 
     def constraint(parameters: Parameters) -> str | None:
-        steps = fits.get(get_text(parameters, "element"))
-        if steps is None:
-            return "no product of elements with one matrix"
+        steps = fits[get_text(parameters, "element")]
         return _find_excess(OperatorTiles.of(einsum, steps, parameters))
 
     def others() -> Iterable[Parameters]:

@@ -140,10 +140,7 @@ class _Operator(GroupWriter):
         self.n_matrix_rows = self.volume(steps.rows)
         self.n_workers = -(-self.n_matrix_rows // self.n_rows)
         self.n_items = self.n_lanes * self.n_workers
-        self.extent = schedule.extents[steps.element]
-        self.group = self.loop(
-            "group", f"{self.n_elements}*{{}} < {self.extent}", tag="g.0"
-        )
+        self.loop_over_groups()
         self.lane = self.loop("lane", size=self.n_lanes, tag="l.0")
         self.worker = self.loop("worker", size=self.n_workers, tag="l.1")
         self.around = [self.group, self.worker, self.lane]
@@ -249,7 +246,7 @@ class _Operator(GroupWriter):
         inames, of_others = self.loop_over(unrolled, "unr")
         all_points = {**points, **of_others}
         if not steps.gathered:
-            value = multiply_rules(schedule, early, self._count_from_first(all_points))
+            value = multiply_rules(schedule, early, self.points_of_all(all_points))
             entry = self._get_tile_entry(all_points)
             return self.assign("fill", entry, value, [*loops, *inames], before)
         shape = tuple(map(self.length, unrolled))
@@ -263,7 +260,7 @@ class _Operator(GroupWriter):
         )
         gathered, of_gathered = self.loop_over(steps.gathered)
         inames, of_others = self.loop_over(unrolled, "unr")
-        all_points = self._count_from_first({**points, **of_others, **of_gathered})
+        all_points = self.points_of_all({**points, **of_others, **of_gathered})
         entry = total_at(of_others)
         value = p.Sum((entry, multiply_rules(schedule, early, all_points)))
         last = self.assign("add", entry, value, [*loops, *gathered, *inames], [zero])
@@ -382,25 +379,22 @@ class _Operator(GroupWriter):
         value, last = acc[block.sums], list(after)
         late = tuple(row[position] for position in steps.late)
         if late:
-            calls = multiply_rules(self.schedule, late, self._count_from_first(points))
+            calls = multiply_rules(self.schedule, late, self.points_of_all(points))
             value = p.Product((value, calls))
             if block.deferred:
                 dtype = self.schedule.get_row_dtype(k)
                 value, add = self.add_up(dtype, value, inside, block.deferred, last)
                 last = [add]
         if self.result is None:
-            self.store(k, value, self._count_from_first(points), inside, last)
+            self.store(k, value, self.points_of_all(points), inside, last)
             return
         entry = self.result[points[self.element], block.row]
         last += self.schedule.instructions[:k][-1:]  # the row before reads `result`
         share = self.assign("share", entry, value, inside, last)
         loops, of_store = self._loop_over_points(self.element, steps.rows)
         stored = self.result[of_store[self.element], self.flat_rows.ravel(of_store)]
-        store_points = self._count_from_first({**named, **of_store})
+        store_points = self.points_of_all({**named, **of_store})
         self.store(k, stored, store_points, [*around, *loops], [share])
-
-    def _count_from_first(self, points: Point) -> dict[str, Expression]:
-        return self.points_of_all(points, self.group)
 
 
 NAMES = ("lanes", "columns", "rows", "stage_matrix", "stage_output")
@@ -427,10 +421,7 @@ def _make_space(workload: Workload) -> Space | None:
     }
 
     def constraint(parameters: Parameters) -> str | None:
-        steps = fits.get(get_text(parameters, "element"))
-        if steps is None:
-            return "no product of elements with one matrix"
-        return _find_excess(einsum, steps, parameters)
+        return _find_excess(einsum, fits[get_text(parameters, "element")], parameters)
 
     starts = partial(list_starts, table, NAMES[:-1], h.OPERATOR_STARTS)
     return with_starts(Space(table, constraint), starts)

@@ -105,8 +105,8 @@ class Entries(NamedTuple):
     """A work-item's entries of a tile.
 
     Attributes:
-        loops: unrolled loops over them.
-        steps: those of them that are over the shares of work-items.
+        loops: unrolled loops over them, of which the last two are over the shares of
+            work-items.
         points: the value of each index; elements are counted within their tile.
         points_of_all: the same, but elements are counted from the first of all.
         inside: conditions that the tile has the entry, and no other work-item has it.
@@ -115,7 +115,6 @@ class Entries(NamedTuple):
     """
 
     loops: Names
-    steps: Names
     points: dict[str, Expression]
     points_of_all: Point
     inside: tuple[Expression, ...]
@@ -155,6 +154,7 @@ class StagingWriter(GroupWriter):
         loops: the same, and the loop over turns.
         first: the first element of a group.
         now: the start of the tile of a turn.
+        copies: arrays of the entries that functions read, by their shape and number.
         shared_accesses: ids of the statements that read or write shared memory, for
             which barriers are written.
     """
@@ -169,7 +169,6 @@ class StagingWriter(GroupWriter):
     ) -> None:
         super().__init__(schedule, steps.element, tiles.elements)
         self.steps, self.tiles, self.has_early_loads = steps, tiles, has_early_loads
-        self.extent = schedule.extents[steps.element]
         of_group, of_tile = tiles.elements * tiles.turns, tiles.elements
         group = self.loop("group", f"{of_group}*{{}} < {self.extent}", tag="g.0")
         self.warp = self.loop("warp", size=tiles.n_warps, tag="l.1")
@@ -190,7 +189,7 @@ class StagingWriter(GroupWriter):
         self.settled_factors: list[str] = []
         self._partitions: dict[tuple[int, int], tuple[list[Share], Names]] = {}
         self._left: dict[tuple[Expression, str], tuple[str, str]] = {}
-        self._copies: dict[tuple[tuple[int, ...], int], Names] = {}
+        self.copies: dict[tuple[tuple[int, ...], int], Names] = {}
 
     def declare_tiles(self) -> None:
         """Declare the shared arrays of a tile and of its factors."""
@@ -198,11 +197,6 @@ class StagingWriter(GroupWriter):
         self.tile = self.declare_shared("tile", (), (tiles.elements, tiles.stride))
         self.scales = self._declare_factors("scales", tiles.scaling)
         self.factors = self._declare_factors("factors", self.steps.late)
-
-    @property
-    def has_copies(self) -> bool:
-        """Whether some function is evaluated on copies."""
-        return bool(self._copies)
 
     def note_shared(self, insn_id: str) -> str:
         """Record an access to shared memory, for which families write barriers."""
@@ -259,12 +253,12 @@ class StagingWriter(GroupWriter):
         del self._arrays[part.array]
         # the rows of a batch are copied one after another
         key = shape, len(reads.sources)
-        if key not in self._copies:
-            self._copies[key] = tuple(
+        if key not in self.copies:
+            self.copies[key] = tuple(
                 self.array("ahead", shape, DOUBLE, is_shared=True)
                 for _ in reads.sources
             )
-        copied = CopiedFunction(reads, self._copies[key], var(self.item))
+        copied = CopiedFunction(reads, self.copies[key], var(self.item))
         return replace(part, copied=copied)
 
     def visit(
@@ -293,7 +287,7 @@ class StagingWriter(GroupWriter):
         points |= of_outer
         element = p.Sum((var(start.name), points[self.element]))
         return Entries(
-            (*inames, *steps), (*steps,), points, {**points, self.element: element},
+            (*inames, *steps), points, {**points, self.element: element},
             (*inside,), (*inside, exists), (*after, start.insn_id, counted),
         )  # fmt: skip
 
@@ -415,15 +409,16 @@ class StagingWriter(GroupWriter):
 
     def _fill(self, part: StagedPart, before: Collection[str]) -> str:
         """Write the scaled streamed operand to the tile."""
-        steps, dealt_out = self.steps, {*part.slow, *part.fast}
-        outer = [i for i in steps.tile if i not in dealt_out]
+        dealt_out = {*part.slow, *part.fast}
+        outer = [i for i in self.steps.tile if i not in dealt_out]
         entries = self.visit(part.slow, part.fast, outer, self.now)
         element = entries.points[self.element]
         terms: list[Expression] = []
         # the tile lacks gathered indices: they are summed here
-        for gathered in self.list_values(steps.gathered):
+        for gathered in self.list_values(self.steps.gathered):
             points = {**entries.points, **gathered}
-            value = part.at(*(points[i] for i in part.outer), *map(var, entries.steps))
+            steps = map(var, entries.loops[-2:])
+            value = part.at(*(points[i] for i in part.outer), *steps)
             if self.scales:
                 value = p.Product((self.scales.at(points, element), value))
             terms.append(value)

@@ -186,6 +186,10 @@ class GroupWriter(NestWriter):
         element: a long index of which a group has ``n_elements`` values at a time. In
             points of the group, it is counted from the group's first one. By default
             there is none.
+
+    Attributes:
+        extent: the extent of the element.
+        group: the iname of the groups; see :meth:`loop_over_groups`.
     """
 
     def __init__(
@@ -193,6 +197,8 @@ class GroupWriter(NestWriter):
     ) -> None:
         super().__init__(schedule)
         self.element, self.n_elements = element, n_elements
+        self.extent = schedule.extents[element] if element else 0
+        self.group = ""
 
     # extents within a group
 
@@ -211,12 +217,17 @@ class GroupWriter(NestWriter):
     def flat(self, indices: Names) -> Flat:
         return Flat(indices, tuple(self.length(i) for i in indices))
 
-    def points_of_all(self, points: Point, group: str) -> dict[str, Expression]:
+    def loop_over_groups(self) -> None:
+        """Loop over groups that have ``n_elements`` elements each."""
+        limit = f"{self.n_elements}*{{}} < {self.extent}"
+        self.group = self.loop("group", limit, tag="g.0")
+
+    def points_of_all(self, points: Point) -> dict[str, Expression]:
         """Return points with elements counted from the first of all groups."""
         # points without an element are the same for all groups
         if self.element not in points:
             return dict(points)
-        start = self.n_elements * var(group)
+        start = self.n_elements * var(self.group)
         return {**points, self.element: p.Sum((start, points[self.element]))}
 
     # loops
@@ -310,11 +321,9 @@ class GroupWriter(NestWriter):
             before: ids of the statements before them.
             lanes: contiguous entries that are written.
         """
-        target, target_id = self.assign_offset(entry, loops, before)
+        target, target_id = self.point_to(entry, loops, before)
         origin, origin_id = self.scalar("origin", source.at(values), loops, before)
-        copy = AsyncCopy(
-            lanes, (entry.aggregate.name, target), (source.array, origin), n_copied[0]
-        )
+        copy = AsyncCopy(lanes, target, (source.array, origin), n_copied[0])
         return self.state("copy", copy, loops, (target_id, origin_id, n_copied[1]))
 
     # sums
