@@ -132,14 +132,12 @@ class _Value(NamedTuple):
     """An operand or product as a function of indices.
 
     Attributes:
-        span: its indices.
         dtype: its dtype.
         at: maps values of indices to an expression; elements are counted within their
             group.
         after: ids of the statements that compute it.
     """
 
-    span: Names
     dtype: np.dtype[Any]
     at: Callable[[Point], Expression]
     after: Names
@@ -211,13 +209,13 @@ class _Elements(GroupWriter):
 
         # all groups read a matrix, so it is in the cache
         if not span or not (self.element in span or self.is_staged):
-            return _Value(span, dtype, in_global_memory, ())
+            return _Value(dtype, in_global_memory, ())
         entry = self._declare_tile(f"{name}_tile", span, dtype)
         loops, points_loaded = self._make_load_loops(span)
         load = self.assign(
             "load", entry(points_loaded), in_global_memory(points_loaded), loops
         )
-        return _Value(span, dtype, entry, (load,))
+        return _Value(dtype, entry, (load,))
 
     def _declare_tile(
         self, stem: str, span: Names, dtype: np.dtype[Any]
@@ -244,13 +242,12 @@ class _Elements(GroupWriter):
         second, sequential = _split_off_longest(span[:-1], "", self.length)
         indices = (span[-1], second) if second else span[-1:]
         axis_of = dict(zip(indices, axes, strict=False))
-        loops, points = [self.group], {}
+        loops: list[str] = [self.group]
+        points: dict[str, Expression] = {}
         for index, axis in axis_of.items():
-            item = self._get_item_loop(axis)
-            value = f"{item} + {axis.n_items}*{{0}}"
-            step = self.loop("step", *self._format_limits(index, value))
+            item, limits = self._get_item_loop(axis), self._format_limits(index, "{}")
+            step, points[index] = self.strided("step", item, axis.n_items, *limits)
             loops += [item, step]
-            points[index] = p.Sum((var(item), axis.n_items * var(step)))
         # one row of work-items loads an operand of one axis
         loops += [self._enter_first_item(axis) for axis in axes[len(axis_of) :]]
         for index in sequential:
@@ -285,38 +282,30 @@ class _Elements(GroupWriter):
         """Write a product to shared memory."""
         dtype = np.dtype(np.result_type(*(value.dtype for value in factors)))
         entry = self._declare_tile("product_tile", product.output, dtype)
-
-        def share(
-            value: Expression, points: Point, loops: list[str], after: Names
-        ) -> str:
-            return self.assign("share", entry(points), value, loops, after)
-
-        stored = self._sum(factors, product, dtype, share)
-        return _Value(product.output, dtype, entry, (stored,))
+        value, points, loops, last = self._sum(factors, product, dtype)
+        stored = self.assign("share", entry(points), value, loops, [last])
+        return _Value(dtype, entry, (stored,))
 
     def _store(self, row: int, factors: Sequence[_Value], product: Step) -> None:
         """Write the last product to the output."""
-
-        def store(
-            value: Expression, points: Point, loops: list[str], after: Names
-        ) -> str:
-            return self.store(row, value, self.points_of_all(points), loops, after)
-
         dtype = self.schedule.get_row_dtype(row)
-        self._sum(factors, product, dtype, store, is_last=True)
+        value, points, loops, last = self._sum(factors, product, dtype, is_last=True)
+        self.store(row, value, self.points_of_all(points), loops, [last])
 
     def _sum(
         self,
         values: Sequence[_Value],
         product: Step,
         dtype: np.dtype[Any],
-        store: Callable[[Expression, Point, list[str], Names], str],
         *,
         is_last: bool = False,
-    ) -> str:
+    ) -> tuple[Expression, Point, list[str], str]:
         """Write a sum for each value of the free indices, several of them at a time.
 
         Work-items share elements and the longest other index; the rest are loops.
+
+        Returns:
+            A sum, its point, the loops over all sums, and the id of the last statement.
         """
         points: dict[str, Expression] = {}
         loops = [self.group]
@@ -376,7 +365,7 @@ class _Elements(GroupWriter):
             [zero, *(insn for value in values for insn in value.after)],
         )  # fmt: skip
         r, of_block = block()
-        return store(acc[var(r)], {**points, **of_block}, [*loops, r], (add,))
+        return acc[var(r)], {**points, **of_block}, [*loops, r], add
 
 
 def _make_space(workload: Workload) -> Space | None:

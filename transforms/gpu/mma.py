@@ -21,7 +21,6 @@ from functools import partial
 from math import inf
 
 import loopy as lp
-from loopy.symbolic import get_dependencies
 from pymbolic import primitives as p
 from pymbolic import var
 
@@ -39,6 +38,7 @@ from feinsum.transforms.gpu.families import (
 from feinsum.transforms.gpu.fragments import HALVES, HalfWarpProduct, WarpProduct
 from feinsum.transforms.gpu.pipeline import ARGUMENTS, COPY_WAYS
 from feinsum.transforms.gpu.sides import find_sides, list_pieces
+from feinsum.transforms.gpu.sources import find_array
 from feinsum.transforms.gpu.tiled_product import (
     TiledProduct,
     explain_tiles,
@@ -53,7 +53,7 @@ from feinsum.transforms.primitives.multiply_fragments import (
     PRODUCTS,
     WARP,
 )
-from feinsum.transforms.primitives.schedule import Names, Schedule
+from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.primitives.store_pair import HALF_STORES, STORES
 from feinsum.transforms.registry import (
     Parameters,
@@ -214,27 +214,13 @@ class _Product(TiledProduct):
         run = swizzle.run if is_swizzled else self.across.tile
         # pairs begin at even positions, and none may cross the end of a row
         is_even = isinstance(extent, int) and extent % 2 == 0 and run % 2 == 0
-        return (
-            is_even
-            and factor == 1
-            and index == schedule.output[-1]
-            and schedule.is_sum(row)
-            and _has_neighbours(schedule, row, index)
-        )
-
-
-def _has_neighbours(schedule: Schedule, row: int, index: str) -> bool:
-    """Return whether a row's results are contiguous along an index."""
-    kernel = schedule.kernel
-    entry = kernel.id_to_insn[schedule.instructions[row]].assignee
-    if not isinstance(entry, p.Subscript):
-        return False
-    array, iname = kernel.arg_dict[entry.aggregate.name], schedule.inames[index]
-    *outer, last = entry.index_tuple
-    strides = [getattr(tag, "stride", None) for tag in array.dim_tags]
-    # an offset could misalign pairs
-    is_alone = last == var(iname) and iname not in get_dependencies(tuple(outer))
-    return is_alone and strides[-1] == 1 and not array.offset
+        is_last = factor == 1 and index == schedule.output[-1]
+        if not (is_even and is_last and schedule.is_sum(row)):
+            return False
+        entry = schedule.kernel.id_to_insn[schedule.instructions[row]].assignee
+        dtype = schedule.get_row_dtype(row)
+        array = find_array(schedule.kernel, entry, (), dtype)
+        return array is not None and array.neighbour == schedule.inames[index]
 
 
 def _make_space(workload: Workload) -> Space | None:

@@ -288,9 +288,10 @@ class _Operator(GroupWriter):
             loops = self._loop_below_extent(self.element, self._format_lane("{0}"))
             points = {self.element: var(self.lane) + self.n_lanes * var(loops[0])}
             for index in nearest:
-                of_worker = f"{self.worker} + {self.n_workers}*{{}}"
-                turn = self.loop("turn", f"{of_worker} < {self.length(index)}")
-                points[index] = var(self.worker) + self.n_workers * var(turn)
+                limit = f"{{}} < {self.length(index)}"
+                turn, points[index] = self.strided(
+                    "turn", self.worker, self.n_workers, limit
+                )
                 loops.append(turn)
         extra, of_extra = self.loop_over(outside)
         return [*self.around, *extra, *loops], points | of_extra

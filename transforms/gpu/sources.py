@@ -52,16 +52,16 @@ class OperandSource:
 def find_source(schedule: Schedule, operand: str) -> OperandSource | None:
     """Find the array behind an operand; None if the operand is a function."""
     rule = schedule.kernel.substitutions[schedule.rules[operand]]
-    if not isinstance(rule.expression, p.Subscript):
-        return None
     dtype = schedule.dtypes[operand]
-    return _find_source(schedule.kernel, rule.expression, rule.arguments, dtype)
+    return find_array(schedule.kernel, rule.expression, rule.arguments, dtype)
 
 
-def _find_source(
-    kernel: lp.LoopKernel, entry: p.Subscript, arguments: Names, dtype: np.dtype[Any]
+def find_array(
+    kernel: lp.LoopKernel, entry: Expression, arguments: Names, dtype: np.dtype[Any]
 ) -> OperandSource | None:
-    """Find the array of a subscript; None if its entries cannot be copied."""
+    """Find the array of an entry; None for other values, or if it cannot be copied."""
+    if not isinstance(entry, p.Subscript):
+        return None
     array = kernel.arg_dict.get(entry.aggregate.name)
     if array is None or array.dtype.numpy_dtype != dtype or array.offset:
         return None
@@ -119,7 +119,7 @@ def find_reads(schedule: Schedule, operand: str) -> Reads | None:
         result: Expression = SubstitutionMapper(value_of.get)(body)
         return result
 
-    sources = [_find_source(kernel, entry, rule.arguments, dtype) for entry in entries]
+    sources = [find_array(kernel, entry, rule.arguments, dtype) for entry in entries]
     copied = tuple(source for source in sources if source is not None)
     # apart from the entries, the function may not depend on the point, which is not
     # known where tiles are read
