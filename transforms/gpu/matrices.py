@@ -11,9 +11,9 @@ transpose; loops over matrix products).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, prod
 from typing import Any, NamedTuple
 
 import loopy as lp
@@ -216,10 +216,7 @@ class _Products(GroupWriter):
             span, is_right=position == self.plan.right
         )
         rule = schedule.kernel.substitutions[schedule.rules[operand]]
-        extents = [schedule.extents[i] for i in span]
-        array = find_whole_array(
-            schedule.kernel, rule.expression, rule.arguments, extents
-        )
+        array = self._find_whole_array(rule.expression, rule.arguments, span)
         if array is None or order != span:
             array = self._pack(operand, order)
         return array, is_transposed
@@ -228,9 +225,9 @@ class _Products(GroupWriter):
         """Write the products of a row, in place or in a temporary."""
         schedule, order = self.schedule, self.plan.result
         direct = self._find_result(k)
-        shape = [express_extent(schedule.extents[i]) for i in order]
+        dtype = schedule.get_row_dtype(k)
         result = direct or self.array(
-            "product", shape, schedule.get_row_dtype(k), is_global=True
+            "product", self._list_sizes(order), dtype, is_global=True
         )
         step = self.state(
             "multiply", self._make_call(k, result), (), self.after,
@@ -253,17 +250,14 @@ class _Products(GroupWriter):
         row = self.schedule.rows[k]
         left, right = (self.matrices[row[n]] for n in (1 - plan.right, plan.right))
         sizes = plan.stack, plan.rows, plan.columns, plan.summed
-        n_products, rows, columns, terms = map(self._multiply_extents, sizes)
+        n_products, rows, columns, terms = (prod(self._list_sizes(x)) for x in sizes)
         return MatrixProduct(
             left[0], right[0], result, (n_products, rows, columns, terms),
             (left[1], right[1]), plan.are_single,
         )  # fmt: skip
 
-    def _multiply_extents(self, indices: IndexList) -> Expression:
-        size: Expression = 1
-        for index in indices:
-            size = size * express_extent(self.schedule.extents[index])
-        return size
+    def _list_sizes(self, indices: IndexList) -> list[Expression]:
+        return [express_extent(self.schedule.extents[i]) for i in indices]
 
     def _find_result(self, k: int) -> str | None:
         """Return the array that can receive a row's products unchanged; else None."""
@@ -272,8 +266,36 @@ class _Products(GroupWriter):
             return None
         statement = schedule.kernel.id_to_insn[schedule.instructions[k]]
         inames = [schedule.inames[i] for i in order]
-        extents = [schedule.extents[i] for i in order]
-        return find_whole_array(schedule.kernel, statement.assignee, inames, extents)
+        return self._find_whole_array(statement.assignee, inames, order)
+
+    def _find_whole_array(
+        self, entry: Expression, variables: Sequence[str], indices: IndexList
+    ) -> str | None:
+        """Return the argument that an operand is, if it is contiguous in C order.
+
+        Args:
+            entry: the value of the operand at a point.
+            variables: variables of the point.
+            indices: their indices.
+
+        Returns:
+            Its name; None if the operand is another function.
+        """
+        point = tuple(map(var, variables))
+        if not isinstance(entry, p.Subscript) or entry.index_tuple != point:
+            return None
+        array = self.schedule.kernel.arg_dict.get(entry.aggregate.name)
+        if array is None or array.offset:
+            return None
+        # in C order, each stride is the product of the extents after it
+        wanted: Any = 1
+        sizes = self._list_sizes(indices)
+        for tag, size in zip(array.dim_tags[::-1], sizes[::-1], strict=True):
+            stride = getattr(tag, "stride", None)
+            if stride is None or not _are_equal(stride, wanted):
+                return None
+            wanted = wanted * size
+        return str(array.name)
 
     def _visit(self, order: Names, near: str) -> Entries:
         """Loop over entries such that a warp accesses two arrays contiguously.
@@ -328,10 +350,8 @@ class _Products(GroupWriter):
         """Copy an operand, array or function, to an array with another order."""
         schedule, span = self.schedule, self.schedule.spans[operand]
         entries = self._visit(order, span[-1])
-        shape = [express_extent(schedule.extents[i]) for i in order]
-        array = self.array(
-            f"{operand}_packed", shape, schedule.dtypes[operand], is_global=True
-        )
+        shape, dtype = self._list_sizes(order), schedule.dtypes[operand]
+        array = self.array(f"{operand}_packed", shape, dtype, is_global=True)
         packed = self.assign(
             "pack",
             var(array)[tuple(entries.points[i] for i in order)],
@@ -356,40 +376,6 @@ def _choose_steps(extent: Extent, lanes: int) -> int:
     n = -(-extent // lanes)
     # as few chunks as possible, and these as short as possible
     return -(-n // -(-n // h.MAX_PACKING_STEPS))
-
-
-def find_whole_array(
-    kernel: lp.LoopKernel,
-    entry: Expression,
-    variables: Names | list[str],
-    extents: list[Extent],
-) -> str | None:
-    """Return the argument that an operand is, if it is contiguous in C order.
-
-    Args:
-        kernel: the kernel.
-        entry: the value of the operand at a point.
-        variables: variables of the point.
-        extents: extents of these variables.
-
-    Returns:
-        Its name; None if the operand is another function.
-    """
-    if not isinstance(entry, p.Subscript) or entry.index_tuple != tuple(
-        map(var, variables)
-    ):
-        return None
-    array = kernel.arg_dict.get(entry.aggregate.name)
-    if array is None or array.offset:
-        return None
-    # in C order, each stride is the product of the extents after it
-    wanted: Any = 1
-    for tag, extent in zip(array.dim_tags[::-1], extents[::-1], strict=True):
-        stride = getattr(tag, "stride", None)
-        if stride is None or not _are_equal(stride, wanted):
-            return None
-        wanted = wanted * express_extent(extent)
-    return str(array.name)
 
 
 def _are_equal(left: Expression, right: Expression) -> bool:

@@ -186,10 +186,10 @@ def _share_sums(
         points = {**grid.points, summed: value}
         inner, product = _multiply_terms(writer, k, points, others)
         total, last = writer.add_up(dtype, product, [*around, item], [*inner, step])
-        last = writer.assign("share", entry(var(item)), total, [*around, item], [last])
-        last = writer.add_in_tree(entry, items, around, last, tag_of_item)
+        only, last = writer.add_in_tree(
+            entry, total, item, items, around, [last], tag_of_item
+        )
         # the first work-item of each line stores its sum
-        only = writer.loop("lane", size=1, tag=tag_of_item)
         writer.store(k, entry(0), grid.points, [*around, only], [last])
     return writer.build().t_unit
 
@@ -233,11 +233,12 @@ def apply_gpu_split_sum(
 
     def add_in_tree(
         row: int, n: int, item: str, grid: Names, value: Expression, after: list[str]
-    ) -> tuple[Expression, str]:
-        """Add up a value of every work-item; return the sum and the last id."""
+    ) -> tuple[Expression, str, str]:
+        """Add up a value of every work-item; return the sum, a loop and the last id."""
         terms = var(writer.array("own", (n,), dtypes[row], is_shared=True))
-        last = writer.assign("share", terms[var(item)], value, [*grid, item], after)
-        return terms[0], writer.add_in_tree(lambda point: terms[point], n, grid, last)
+        return terms[0], *writer.add_in_tree(
+            lambda point: terms[point], value, item, n, grid, after
+        )
 
     def add_part(row: int, partials: Expression) -> str:
         """Add up the terms of one group."""
@@ -250,8 +251,7 @@ def apply_gpu_split_sum(
         product = multiply_rules(schedule, schedule.rows[row], point)
         grid = (group, part_iname)
         total, last = writer.add_up(dtypes[row], product, [*grid, item], [step])
-        total, last = add_in_tree(row, n_items, item, grid, total, [last])
-        only = writer.loop("lane", size=1, tag="l.0")
+        total, only, last = add_in_tree(row, n_items, item, grid, total, [last])
         entry = partials[var(part_iname), var(group)]
         return writer.assign("part", entry, total, [*grid, only], [last])
 
@@ -259,8 +259,7 @@ def apply_gpu_split_sum(
         """Add up the parts, in the second launch, and store the sum."""
         item = writer.loop("item", size=n_parts, tag="l.0")
         value = partials[var(item), var(group)]
-        total, last = add_in_tree(row, n_parts, item, (group,), value, after)
-        only = writer.loop("lane", size=1, tag="l.0")
+        total, only, last = add_in_tree(row, n_parts, item, (group,), value, after)
         writer.store(row, total, result.unravel(var(group)), [group, only], [last])
 
     below = f"{{}} < {result.size}"

@@ -364,33 +364,43 @@ class GroupWriter(NestWriter):
     def add_in_tree(
         self,
         entry: Callable[[Expression], Expression],
+        value: Expression,
+        item: str,
         n: int,
         around: Sequence[str],
-        last: str,
+        after: Collection[str],
         tag: str = "l.0",
-    ) -> str:
-        """Sum ``n`` shared numbers into the first one; return the id of the last step.
+    ) -> tuple[str, str]:
+        """Sum a number of each of ``n`` work-items into the first entry.
 
         Rewrite::
 
+            entry[item] = value
+            (barrier)
             for half in n/2, ..., 2, 1:  if lane < half:
                 entry[lane] = entry[lane] + entry[lane + half]
                 (barrier)
 
         Args:
-            entry: maps a position to one of the numbers.
-            n: how many numbers there are, a power of two.
+            entry: maps a position to an entry of shared memory.
+            value: the number of a work-item.
+            item: the iname of the work-items.
+            n: how many there are, a power of two.
             around: inames of the loops around the statements.
-            last: id of the statement before.
-            tag: the axis of the group whose work-items add.
+            after: ids of the statements before.
+            tag: the axis of the group that has the work-items.
+
+        Returns:
+            A loop that only the first work-item enters, and the id of the last step.
         """
+        last = self.assign("share", entry(var(item)), value, [*around, item], after)
         # Loopy puts a barrier between two steps, as each reads what the other writes
         while n := n // 2:
             lane = self.loop("lane", size=n, tag=tag)
             near, far = entry(var(lane)), entry(p.Sum((var(lane), n)))
             loops = [*around, lane]
             last = self.assign("halve", near, p.Sum((near, far)), loops, [last])
-        return last
+        return self.loop("lane", size=1, tag=tag), last
 
     # values of a flat index
 
