@@ -51,7 +51,6 @@ from feinsum.transforms.primitives.multiply_fragments import (
     COLUMNS,
     HALF_PRODUCTS,
     PRODUCTS,
-    WARP,
 )
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.primitives.store_pair import HALF_STORES, STORES
@@ -131,14 +130,14 @@ class _Product(TiledProduct):
         )
         n_across = self.across.tile // self.columns
         n_along = self.along.tile // self.rows
-        lane = self.loop("lane", size=WARP, tag="l.0")
+        lane = self.loop("lane", size=h.WARP, tag="l.0")
         self.warp_across = self.loop("warp", size=n_across, tag="l.1")
         self.warp_along = self.loop("warp", size=n_along, tag="l.2")
         dtype = self.schedule.get_row_dtype(0)
         kind = HalfWarpProduct if is_half(dtype) else WarpProduct
         self.product = kind(self, lane, self.rows, self.columns, terms, dtype)
         inames = (lane, self.warp_across, self.warp_along)
-        return Items(inames, (WARP, n_across, n_along))
+        return Items(inames, (h.WARP, n_across, n_along))
 
     def write_sum(
         self, row: int, along: Tiled, across: Tiled, loops: Names, after: Names
@@ -300,14 +299,14 @@ def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
     # a tile has to consist of whole blocks and whole instructions
     if across % columns or along % rows or depth % terms:
         return "blocks of a warp and terms of an instruction do not divide the tiles"
-    n_sums = len(workload.einsum.rows) * rows * columns // WARP
+    n_sums = len(workload.einsum.rows) * rows * columns // h.WARP
     max_sums = h.MAX_SUMS * (2 if has_half_dtype(workload.einsum) else 1)
     if n_sums > max_sums:
         return f"{n_sums} sums of a lane, expected at most {max_sums}"
     return explain_tiles(
         workload.einsum,
         parameters,
-        n_items=WARP * (across // columns) * (along // rows),
+        n_items=h.WARP * (across // columns) * (along // rows),
         most_bytes=h.SHARED_BYTES_SM80,
         keeps_order=_Product.keeps_order,
     )
@@ -340,13 +339,13 @@ def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float
     itemsize = get_itemsize(einsum)
     if not has_tensor_cores(gpu, itemsize):
         return inf
-    n_sums, n_rows = rows * columns // WARP, einsum.batch_size
-    fragments = -(-(rows + columns) * terms // WARP)
+    n_sums, n_rows = rows * columns // h.WARP, einsum.batch_size
+    fragments = -(-(rows + columns) * terms // h.WARP)
     return predict_tiled_s(
         einsum,
         parameters,
         gpu,
-        n_items=WARP * (across // columns) * (along // rows),
+        n_items=h.WARP * (across // columns) * (along // rows),
         # an entry of each row and column; the loop of an instruction takes a cycle
         cycles=n_rows * ((rows + columns) * itemsize / h.LINE_BYTES + 1 / terms),
         keeps_order=_Product.keeps_order,

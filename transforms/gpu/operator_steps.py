@@ -14,7 +14,6 @@ from itertools import combinations
 
 from feinsum.ir import BatchedEinsum
 from feinsum.transforms.gpu import heuristics as h
-from feinsum.transforms.primitives.multiply_fragments import WARP
 from feinsum.transforms.registry import Parameters
 from feinsum.transforms.roles import count_index_tuples, get_number
 
@@ -238,12 +237,12 @@ class OperatorTiles:
     @property
     def n_sums(self) -> int:
         """Number of sums of a lane."""
-        return self.n_deferred * self.height * self.width // WARP
+        return self.n_deferred * self.height * self.width // h.WARP
 
     @property
     def n_fragments(self) -> int:
         """Number of entries of the matrices that a lane holds."""
-        return self.n_matrices * self.n_deferred * self.width * self.depth // WARP
+        return self.n_matrices * self.n_deferred * self.width * self.depth // h.WARP
 
     @property
     def n_shared(self) -> int:

@@ -36,27 +36,7 @@ from feinsum.transforms.gpu.sources import Reads, find_reads
 from feinsum.transforms.gpu.tiles import GroupWriter, Point, express_extent
 from feinsum.transforms.primitives import Schedule
 from feinsum.transforms.primitives.copy_async import AwaitGroups, CloseGroup
-from feinsum.transforms.primitives.multiply_fragments import WARP
 from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
-
-
-class CopiedFunction(NamedTuple):
-    """A function of array entries, which each work-item copies to a place of its own.
-
-    Attributes:
-        reads: the function.
-        arrays: the shared arrays of the copies of each entry, with an axis for the
-            work-items.
-        item: number of the work-item.
-    """
-
-    reads: Reads
-    arrays: Names
-    item: Expression
-
-    def list_entries(self, subscripts: Sequence[Expression]) -> list[p.Subscript]:
-        """Return the copies of the entries at one step of a work-item."""
-        return [var(array)[(*subscripts, self.item)] for array in self.arrays]
 
 
 @dataclass(frozen=True)
@@ -69,8 +49,11 @@ class StagedPart:
         slow, fast: the other indices, distributed to work-items; neighbours differ in
             the fast ones.
         array: the array in registers.
-        copied: the function that is evaluated later, on copies of the entries that it
+        reads: the function that is evaluated later, on copies of the entries that it
             reads; None if operands are evaluated at the load.
+        copies: the shared arrays of these entries, with an axis for the work-items, so
+            that each of them copies to a place of its own.
+        item: number of the work-item.
     """
 
     operands: Names
@@ -78,13 +61,19 @@ class StagedPart:
     slow: Names
     fast: Names
     array: str
-    copied: CopiedFunction | None = None
+    reads: Reads | None = None
+    copies: Names = ()
+    item: Expression = 0
 
     def at(self, *subscripts: Expression) -> Expression:
         """Return a value that has been loaded."""
-        if self.copied is None:
+        if self.reads is None:
             return var(self.array)[subscripts]
-        return self.copied.reads.value(self.copied.list_entries(subscripts))
+        return self.reads.value(self.list_copies(subscripts))
+
+    def list_copies(self, subscripts: Sequence[Expression]) -> list[p.Subscript]:
+        """Return the copies of the entries at one step of a work-item."""
+        return [var(array)[(*subscripts, self.item)] for array in self.copies]
 
 
 class TileStart(NamedTuple):
@@ -172,7 +161,7 @@ class StagingWriter(GroupWriter):
         of_group, of_tile = tiles.elements * tiles.turns, tiles.elements
         group = self.loop("group", f"{of_group}*{{}} < {self.extent}", tag="g.0")
         self.warp = self.loop("warp", size=tiles.n_warps, tag="l.1")
-        self.lane = self.loop("lane", size=WARP, tag="l.0")
+        self.lane = self.loop("lane", size=h.WARP, tag="l.0")
         self.around = (group, self.warp, self.lane)
         # the last group may have fewer turns, and its last tile fewer elements
         within = f"{of_group}*{group} + {of_tile}*{{}} < {self.extent}"
@@ -181,9 +170,9 @@ class StagingWriter(GroupWriter):
         self.first = of_group * var(group)
         start = p.Sum((self.first, of_tile * var(turn)))
         self.now = self.assign_start(start, self.loops)
-        number = p.Sum((var(self.lane), WARP * var(self.warp)))
+        number = p.Sum((var(self.lane), h.WARP * var(self.warp)))
         self.item, self.numbered = self.scalar("number", number, self.around)
-        self.n_items = WARP * tiles.n_warps
+        self.n_items = h.WARP * tiles.n_warps
         self.terms = self.flat(steps.contracted)
         self.shared_accesses: list[str] = []
         self.settled_factors: list[str] = []
@@ -258,8 +247,8 @@ class StagingWriter(GroupWriter):
                 self.array("ahead", shape, DOUBLE, is_shared=True)
                 for _ in reads.sources
             )
-        copied = CopiedFunction(reads, self.copies[key], var(self.item))
-        return replace(part, copied=copied)
+        copies = self.copies[key]
+        return replace(part, reads=reads, copies=copies, item=var(self.item))
 
     def visit(
         self, slow: Names, fast: Names, outer: Sequence[str], start: TileStart
@@ -338,7 +327,7 @@ class StagingWriter(GroupWriter):
     ) -> list[str]:
         """Begin to copy what the function of a row reads, if it is evaluated later."""
         part, _ = row_parts
-        if part.copied is None:
+        if part.reads is None:
             return []
         entries = self.visit(part.slow, part.fast, part.outer, start)
         inside = (*start.loops, *entries.loops)
@@ -348,10 +337,10 @@ class StagingWriter(GroupWriter):
         values = [
             entries.points_of_all[i] for i in self.schedule.spans[part.operands[0]]
         ]
-        targets = part.copied.list_entries(tuple(map(var, entries.loops)))
+        targets = part.list_copies(tuple(map(var, entries.loops)))
         begun = [
             self.begin_copy(entry, source, values, n_copied, inside, after)
-            for source, entry in zip(part.copied.reads.sources, targets, strict=True)
+            for source, entry in zip(part.reads.sources, targets, strict=True)
         ]
         self.shared_accesses += begun
         return [*begun, self.state("close", CloseGroup(), start.loops, begun)]
@@ -376,7 +365,7 @@ class StagingWriter(GroupWriter):
         """Load all of a work-item's parts to registers; it then waits only once."""
         streamed, factor_parts = row_parts
         parts = (*(part for _, part in factor_parts), streamed)
-        return [self._load(x, start, before) for x in parts if x.copied is None]
+        return [self._load(x, start, before) for x in parts if x.reads is None]
 
     def get_next(
         self, row_parts: Sequence[RowParts], k: int
@@ -391,7 +380,7 @@ class StagingWriter(GroupWriter):
     def settle_parts(self, row_parts: RowParts, before: list[str]) -> list[str]:
         """Move all parts of a row from registers to shared memory."""
         streamed, factor_parts = row_parts
-        if streamed.copied is not None:
+        if streamed.reads is not None:
             before = [*before, self.state("wait", AwaitGroups(0), self.loops, before)]
         for factors, part in factor_parts:
             entries = self.visit(part.slow, part.fast, part.outer, self.now)
@@ -428,7 +417,7 @@ class StagingWriter(GroupWriter):
                 self.tile[element, self.terms.ravel(entries.points)],
                 make_sum(terms),
                 [*self.loops, *entries.loops],
-                [*entries.after, *([self.numbered] if part.copied else []), *before],
+                [*entries.after, *([self.numbered] if part.reads else []), *before],
                 predicates=entries.inside,
             )
         )

@@ -85,16 +85,17 @@ def apply_gpu_points(
     """
     schedule = begin(t_unit, nest)
     writer = GroupWriter(schedule)
-    grid = writer.loop_over_output("item", get_number(parameters, "block"))
-    around = [*grid.groups, grid.item]
+    n_items = get_number(parameters, "block")
+    groups, item, points = writer.loop_over_output("item", n_items)
+    around = [*groups, item]
     for k in range(len(schedule.rows)):
-        sums, product = _multiply_terms(writer, k, grid.points, schedule.summed)
+        sums, product = _multiply_terms(writer, k, points, schedule.summed)
         # without a sum, the product is stored directly
         if not sums:
-            writer.store(k, product, grid.points, around)
+            writer.store(k, product, points, around)
             continue
         total, step = writer.add_up(schedule.get_sum_dtype(k), product, around, sums)
-        writer.store(k, total, grid.points, around, [step])
+        writer.store(k, total, points, around, [step])
     return writer.build().t_unit
 
 
@@ -165,8 +166,8 @@ def _share_sums(
     summed, items = get_text(parameters, "summed"), get_number(parameters, "items")
     n_lines, is_by_row = get_number(parameters, lines), lines == "rows"
     tag_of_item, tag_of_line = ("l.0", "l.1") if is_by_row else ("l.1", "l.0")
-    grid = writer.loop_over_output("row", n_lines, tag_of_line)
-    around = [*grid.groups, grid.item]
+    groups, line, of_line = writer.loop_over_output("row", n_lines, tag_of_line)
+    around = [*groups, line]
     limit = f"{{}} < {schedule.extents[summed]}"
     # neighbours along the fastest axis are neighbours in memory: no bank conflicts
     shape = (n_lines, items) if is_by_row else (items, n_lines)
@@ -178,19 +179,19 @@ def _share_sums(
         def entry(
             number: Expression, partial_sums: Expression = partial_sums
         ) -> Expression:
-            pair = var(grid.item), number
+            pair = var(line), number
             return partial_sums[pair if is_by_row else pair[::-1]]
 
         step, value = writer.strided(summed, item, items, limit)
         others = [i for i in schedule.summed if i != summed]
-        points = {**grid.points, summed: value}
+        points = {**of_line, summed: value}
         inner, product = _multiply_terms(writer, k, points, others)
         total, last = writer.add_up(dtype, product, [*around, item], [*inner, step])
         only, last = writer.add_in_tree(
             entry, total, item, items, around, [last], tag_of_item
         )
         # the first work-item of each line stores its sum
-        writer.store(k, entry(0), grid.points, [*around, only], [last])
+        writer.store(k, entry(0), of_line, [*around, only], [last])
     return writer.build().t_unit
 
 

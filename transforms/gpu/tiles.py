@@ -77,20 +77,6 @@ class Items(NamedTuple):
         return TileLayout(self.sizes, strides)(*map(var, self.inames))
 
 
-class OutputGrid(NamedTuple):
-    """A work-item, or a row of them, for each entry of an output.
-
-    Attributes:
-        groups: the inames of the work-groups.
-        item: the iname of the entries of a group.
-        points: the value of each index of the output.
-    """
-
-    groups: Names
-    item: str
-    points: dict[str, Expression]
-
-
 @dataclass(frozen=True)
 class SharedTile:
     """The tiles of an operand in shared memory, several at once.
@@ -242,8 +228,14 @@ class GroupWriter(NestWriter):
         inames = {i: self.loop(i, size=self.length(i), tag=tag) for i in indices}
         return [*inames.values()], {i: var(iname) for i, iname in inames.items()}
 
-    def loop_over_output(self, stem: str, n_items: int, tag: str = "l.0") -> OutputGrid:
+    def loop_over_output(
+        self, stem: str, n_items: int, tag: str = "l.0"
+    ) -> tuple[list[str], str, dict[str, Expression]]:
         """Loop over the output, with ``n_items`` entries in a group.
+
+        Returns:
+            The inames of the groups, that of the entries of a group, and the value of
+            each index of the output.
 
         Raises:
             TransformError: if the output has more run-time extents than a grid axes.
@@ -264,7 +256,7 @@ class GroupWriter(NestWriter):
         for axis, flat in enumerate(outer_axes, start=1):
             groups.append(self.loop("group", size=flat.extents[0], tag=f"g.{axis}"))
             points[flat.indices[0]] = var(groups[-1])
-        return OutputGrid(tuple(groups), item, points)
+        return groups, item, points
 
     def strided(
         self, stem: str, item: str, n_items: int, *limits: str
