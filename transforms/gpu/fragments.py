@@ -259,32 +259,20 @@ class WarpProduct:
 
     def multiply(
         self,
-        sums: tuple[str, Names],
-        left: str,
-        right: tuple[str, Callable[[Expression], tuple[Expression, ...]]],
+        entries: Sequence[p.Subscript],
         loops: Sequence[str],
-        blocks: tuple[str, str],
         after: Collection[str],
     ) -> str:
-        """Write one instruction for each block; return the id of the statement.
+        """Write one instruction; return the id of the statement.
 
         Args:
-            sums: the array, and the inames of its axes before those of the tile.
-            left: an array of :meth:`load_fragments`.
-            right: an array, and a function from a block to the subscripts of its first
-                entry.
+            entries: the first entries of the sums, of the left factor and of the right
+                one, which are arrays of :meth:`clear_sums` and :meth:`load_fragments`.
             loops: inames of the loops around the statement.
-            blocks: the inames of the blocks, down and across.
             after: ids of the statements before it.
         """
-        writer, (down, across) = self.writer, map(var, blocks)
-        outer = tuple(map(var, sums[1]))
         # C takes pointers to the first entries, so offsets go through scalars
-        entries = (
-            var(sums[0])[(*outer, down, across, 0)],
-            var(left)[down, 0, 0],
-            var(right[0])[right[1](across)],
-        )
+        writer = self.writer
         pointers, ids = zip(*(writer.point_to(x, loops) for x in entries), strict=True)
         product = FragmentProduct(self.terms, *pointers)
         return writer.state("multiply", product, loops, [*after, *ids])

@@ -153,12 +153,15 @@ class _Product(TiledProduct):
             across, self.columns * var(self.warp_across), var(k), inside, after,
             is_left=False,
         )  # fmt: skip
-        down, right_block = (self.unroll(n) for n in product.n_blocks)
+        down, across_block = (self.unroll(n) for n in product.n_blocks)
+        entries = (
+            var(acc)[var(down), var(across_block), 0],
+            var(left)[var(down), 0, 0],
+            var(right)[var(across_block), 0, 0],
+        )
         step = product.multiply(
-            (acc, ()), left, (right, lambda block: (block, 0, 0)),
-            (*inside, down, right_block), (down, right_block),
-            [zero, left_id, right_id],
-        )  # fmt: skip
+            entries, (*inside, down, across_block), [zero, left_id, right_id]
+        )
         self._store(row, acc, (step,))
         return (left_id, right_id), step
 

@@ -308,10 +308,13 @@ class _OperatorMma(StagingWriter):
         # therefore innermost
         down, across, *inames = (self.unroll(n) for n in (*product.n_blocks, *lengths))
         outer = tuple(map(var, inames))
+        entries = (
+            var(acc)[(*outer, var(down), var(across), 0)],
+            var(left)[var(down), 0, 0],
+            var(matrix[0])[(*outer, var(across), var(step), 0)],
+        )
         return acc, product.multiply(
-            (acc, tuple(inames)), left,
-            (matrix[0], lambda block: (*outer, block, var(step), 0)),
-            (*self.loops, step, down, across, *inames), (down, across),
+            entries, (*self.loops, step, down, across, *inames),
             [zero, loaded, matrix[1]],
         )  # fmt: skip
 

@@ -127,6 +127,7 @@ class TileLoop(GroupWriter, ABC):
         share: the iname of the shares of tiles, of which there are ``n_shares``: the
             group with share s of S has the tiles s, s + S, ... Empty if each group has
             all tiles.
+        across, along: the sides, cut into tiles.
         items: the work-items of a group.
         around: the loops over groups and work-items.
     """
@@ -169,8 +170,8 @@ class TileLoop(GroupWriter, ABC):
         n_ahead, first = self.stages - 1, self.sides.first
         # rows that share an operand share its tiles; an operand on both sides needs two
         # kinds of tiles
-        pairs = [((row[first], True), (row[1 - first], False)) for row in
-                 self.schedule.rows]  # fmt: skip
+        rows = self.schedule.rows
+        pairs = [((row[first], True), (row[1 - first], False)) for row in rows]
         keys = dict.fromkeys(key for pair in pairs for key in pair)
         by_key = {key: self._make_loads(*key) for key in keys}
         loads = [load for operand_loads in by_key.values() for load in operand_loads]

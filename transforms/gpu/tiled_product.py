@@ -113,19 +113,14 @@ class TiledProduct(TileLoop):
         swizzle = UNSWIZZLED
         if piece is not None and x.cut:
             swizzle = Swizzle(piece, n_x // piece)
-        across, along = (
-            Side(
-                flat,
-                self.loop("group", f"{n}*{{}} < {flat.size}", tag=f"g.{axis + k}"),
-                n,
-                order,
-            )
-            for flat, n, k, order in (
-                (x, n_x, int(is_exchanged), swizzle),
-                (y, n_y, int(not is_exchanged), UNSWIZZLED),
-            )
-        )
-        return across, along
+        across = self._make_side(x, n_x, axis + is_exchanged, swizzle)
+        return across, self._make_side(y, n_y, axis + (not is_exchanged))
+
+    def _make_side(
+        self, flat: Flat, tile: int, axis: int, swizzle: Swizzle = UNSWIZZLED
+    ) -> Side:
+        group = self.loop("group", f"{tile}*{{}} < {flat.size}", tag=f"g.{axis}")
+        return Side(flat, group, tile, swizzle)
 
     def written(self) -> Schedule:
         """Return the schedule with the nest replaced."""
