@@ -48,8 +48,8 @@ from feinsum.transforms.gpu import (
     GPU_TURNED,
 )
 from feinsum.transforms.gpu import cost as gpu_cost
+from feinsum.transforms.gpu.families import GPUS
 from feinsum.transforms.gpu.sides import find_sides
-from feinsum.transforms.gpu.tiles import GPUS
 from feinsum.transforms.primitives.copy_async import AwaitGroups
 from feinsum.transforms.registry import REGISTRY
 from tests.cpus import INTEL, opened

@@ -7,12 +7,11 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from pymbolic import var
 from pymbolic.mapper.evaluator import evaluate
 
-from feinsum.errors import TransformError
 from feinsum.transforms.gpu.fragments import (
     HALVES,
     INTERLEAVED,
@@ -38,10 +37,6 @@ LAYOUTS = st.lists(
     min_size=1,
     max_size=3,
 ).map(lambda modes: TileLayout(*zip(*modes, strict=True)))
-ASCENDING = st.lists(
-    st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=3
-)
-"""Extents, each with the number of what lies before it."""
 
 
 def positions(layout):
@@ -75,52 +70,6 @@ def test_a_layout_is_an_array_of_strides(layout):
     assert positions(layout) == entries.ravel(order="F").tolist()
     for at in product(*map(range, layout.shape)):
         assert evaluate(layout(*at)) == entries[at]
-
-
-@given(outer=LAYOUTS, inner=LAYOUTS)
-def test_a_composition_is_one_layout_after_the_other(outer, inner):
-    """It is refused where that is no layout."""
-    assume(max(positions(inner)) < outer.size)
-    try:
-        composed = outer.compose(inner)
-    except TransformError:
-        return
-    at = positions(outer)
-    assert positions(composed) == [at[k] for k in positions(inner)]
-
-
-@pytest.mark.parametrize(
-    ("outer", "inner"),
-    [
-        (((2, 4), (4, 1)), ((4, 2), (2, 1))),
-        (((6, 2), (8, 2)), ((4, 3), (3, 1))),
-        (((20,), (2,)), ((5, 4), (4, 1))),
-        (((10, 2), (16, 4)), ((5, 4), (1, 5))),
-    ],
-)
-def test_these_compositions_exist(outer, inner):
-    """Examples of NVIDIA's documentation, and of fragments."""
-    outer, inner = TileLayout(*outer), TileLayout(*inner)
-    at = positions(outer)
-    assert positions(outer.compose(inner)) == [at[k] for k in positions(inner)]
-
-
-@given(modes=ASCENDING, beyond=st.integers(1, 4))
-def test_a_layout_and_its_complement_have_each_position_once(modes, beyond):
-    """Below the size, if strides ascend in multiples of each other."""
-    shape, strides, covered = [], [], 1
-    for n, before in modes:
-        shape.append(n)
-        strides.append(covered * before)
-        covered = n * strides[-1]
-    layout, size = TileLayout(tuple(shape), tuple(strides)), covered * beyond
-    rest = layout.complement(size)
-    both = Counter(a + b for a in positions(layout) for b in positions(rest))
-    assert both == Counter(range(size))
-    with pytest.raises(TransformError, match="does not divide"):
-        layout.complement(size + 1) if covered > 1 else TileLayout(
-            (2,), (3,)
-        ).complement(7)
 
 
 @pytest.mark.parametrize("depth", DEPTHS)

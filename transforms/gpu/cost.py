@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf, prod
+from typing import Any
 
 from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.targets.cuda.figures import KernelFigures, get_multiprocessor, occupancy
-from feinsum.transforms.cost import Gpu, count_points
+from feinsum.transforms.cost import Gpu, count_distinct_bytes, count_points
 from feinsum.transforms.gpu import heuristics as h
-from feinsum.transforms.gpu.layouts import Flat, split_into_grid_axes
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,20 @@ def predict_launch_s(gpu: Gpu, launch: LaunchWork) -> float:
     return gpu.launch_s + longest + h.OVERLAP * (sum(times_s) - longest)
 
 
+def predict_kernel_s(gpu: Gpu, einsum: BatchedEinsum, **work: Any) -> float:
+    """Predict the seconds of one launch that reads and writes all arrays of an einsum.
+
+    Args:
+        gpu: the GPU.
+        einsum: the einsum, with known extents.
+        work: the attributes of :class:`LaunchWork`, except for two: the bytes of an
+            entry, and those of all arrays.
+    """
+    itemsize, n_bytes = get_itemsize(einsum), sum(count_distinct_bytes(einsum))
+    launch = LaunchWork(itemsize=itemsize, distinct_bytes=n_bytes, **work)
+    return predict_launch_s(gpu, launch)
+
+
 def get_rate(gpu: Gpu, itemsize: int, *, is_matrix: bool) -> float:
     """Return the multiply-adds of a multiprocessor per cycle.
 
@@ -110,6 +124,12 @@ def get_rate(gpu: Gpu, itemsize: int, *, is_matrix: bool) -> float:
     if is_matrix:
         return gpu.matrix_multiply_adds[min(max(itemsize, 2), 8)]
     return gpu.multiply_adds[4 if itemsize <= 4 else 8]
+
+
+def has_tensor_cores(gpu: Gpu, itemsize: int) -> bool:
+    """Tell whether a GPU multiplies matrices faster than it does anything else."""
+    matrix_rate, rate = (get_rate(gpu, itemsize, is_matrix=x) for x in (True, False))
+    return matrix_rate > rate
 
 
 def _count_memory_bytes(gpu: Gpu, launch: LaunchWork) -> float:
@@ -182,17 +202,6 @@ def count_request_cycles(
     return max(1.0, len(sectors) * h.SECTOR_BYTES / h.LINE_BYTES)
 
 
-def count_output_groups(einsum: BatchedEinsum, n_items: int) -> tuple[Flat, int]:
-    """Return the first axis of an output's grid, and the number of its groups."""
-    axes = split_into_grid_axes(einsum.output, einsum.extents)
-    assert axes is not None
-    first, *outer_axes = axes
-    n_groups = -(-first.n_values // n_items) * prod(
-        axis.n_values for axis in outer_axes
-    )
-    return first, n_groups
-
-
 def list_loads(einsum: BatchedEinsum) -> Iterable[tuple[IndexList, int]]:
     """List the indices and the itemsize of every array that is read."""
     seen = {
@@ -210,26 +219,6 @@ def get_itemsize(einsum: BatchedEinsum) -> int:
 def count_factors(einsum: BatchedEinsum) -> int:
     """Count the multiply-adds of an iteration of the nest, for all rows."""
     return max(1, einsum.n_operands - 1) * einsum.batch_size
-
-
-def count_warp_cycles(
-    einsum: BatchedEinsum, lanes: Sequence[Mapping[str, int]], n_terms: float
-) -> float:
-    """Count the cycles in which a warp issues the reads of its terms and its writes.
-
-    Args:
-        einsum: the einsum, with known extents.
-        lanes: for each work-item of the warp, the values of indices that differ.
-        n_terms: terms of the sum of a work-item.
-    """
-    of_term = sum(
-        count_request_cycles(einsum, *load, lanes) for load in list_loads(einsum)
-    )
-    itemsize = get_itemsize(einsum)
-    stored = (
-        count_request_cycles(einsum, einsum.output, itemsize, lanes) * einsum.batch_size
-    )
-    return (of_term + h.OVERHEAD_CYCLES) * n_terms + stored
 
 
 def count_group_bytes(einsum: BatchedEinsum, box: Mapping[str, int]) -> float:

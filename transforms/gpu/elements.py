@@ -17,7 +17,7 @@ reference matrices in shared memory).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import gcd, prod
 from typing import Any, NamedTuple
@@ -32,25 +32,25 @@ from feinsum.contraction.paths import find_pairwise_path
 from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.raising import LoopNest
 from feinsum.targets.cuda.figures import MAX_REGISTERS
-from feinsum.transforms.cost import MachineModel, count_distinct_bytes, count_points
+from feinsum.transforms.cost import Gpu, count_points
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
-    LaunchWork,
     count_group_bytes,
     count_request_cycles,
     get_itemsize,
-    predict_launch_s,
+    list_loads,
+    predict_kernel_s,
 )
-from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, Point
+from feinsum.transforms.gpu.families import (
+    explain_items,
+    explain_shared_bytes,
+    list_starts,
+    register_family,
+)
+from feinsum.transforms.gpu.tiles import GroupWriter, Point
 from feinsum.transforms.primitives import Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, Names
-from feinsum.transforms.registry import (
-    Parameters,
-    Space,
-    Transform,
-    register,
-    with_starts,
-)
+from feinsum.transforms.registry import Parameters, Space, with_starts
 from feinsum.transforms.roles import (
     find_element_indices,
     get_number,
@@ -132,14 +132,12 @@ class _Value(NamedTuple):
     """An operand or product as a function of indices.
 
     Attributes:
-        span: its indices.
         dtype: its dtype.
         at: maps values of indices to an expression; elements are counted within their
             group.
         after: ids of the statements that compute it.
     """
 
-    span: Names
     dtype: np.dtype[Any]
     at: Callable[[Point], Expression]
     after: Names
@@ -165,8 +163,7 @@ class _Elements(GroupWriter):
         self.elements = _Axis(fast, n_elements)
         self.workers = _Axis(slow, get_number(parameters, "workers"))
         self.items: dict[str, str] = {}
-        self.extent = schedule.extents[self.element]
-        self.group = self.loop("group", f"{n_elements}*{{}} < {self.extent}", tag="g.0")
+        self.loop_over_groups()
 
     def written(self) -> Schedule:
         """Return the schedule with the nest replaced."""
@@ -207,18 +204,18 @@ class _Elements(GroupWriter):
         rule = var(schedule.rules[name])
 
         def in_global_memory(points: Point) -> Expression:
-            all_points = self.points_of_all(points, self.group)
+            all_points = self.points_of_all(points)
             return rule(*(all_points[index] for index in span))
 
         # all groups read a matrix, so it is in the cache
         if not span or not (self.element in span or self.is_staged):
-            return _Value(span, dtype, in_global_memory, ())
+            return _Value(dtype, in_global_memory, ())
         entry = self._declare_tile(f"{name}_tile", span, dtype)
         loops, points_loaded = self._make_load_loops(span)
         load = self.assign(
             "load", entry(points_loaded), in_global_memory(points_loaded), loops
         )
-        return _Value(span, dtype, entry, (load,))
+        return _Value(dtype, entry, (load,))
 
     def _declare_tile(
         self, stem: str, span: Names, dtype: np.dtype[Any]
@@ -245,13 +242,12 @@ class _Elements(GroupWriter):
         second, sequential = _split_off_longest(span[:-1], "", self.length)
         indices = (span[-1], second) if second else span[-1:]
         axis_of = dict(zip(indices, axes, strict=False))
-        loops, points = [self.group], {}
+        loops: list[str] = [self.group]
+        points: dict[str, Expression] = {}
         for index, axis in axis_of.items():
-            item = self._get_item_loop(axis)
-            value = f"{item} + {axis.n_items}*{{0}}"
-            step = self.loop("step", *self._format_limits(index, value))
+            item, limits = self._get_item_loop(axis), self._format_limits(index, "{}")
+            step, points[index] = self.strided("step", item, axis.n_items, *limits)
             loops += [item, step]
-            points[index] = p.Sum((var(item), axis.n_items * var(step)))
         # one row of work-items loads an operand of one axis
         loops += [self._enter_first_item(axis) for axis in axes[len(axis_of) :]]
         for index in sequential:
@@ -286,39 +282,30 @@ class _Elements(GroupWriter):
         """Write a product to shared memory."""
         dtype = np.dtype(np.result_type(*(value.dtype for value in factors)))
         entry = self._declare_tile("product_tile", product.output, dtype)
-
-        def share(
-            value: Expression, points: Point, loops: list[str], after: Names
-        ) -> str:
-            return self.assign("share", entry(points), value, loops, after)
-
-        stored = self._sum(factors, product, dtype, share)
-        return _Value(product.output, dtype, entry, (stored,))
+        value, points, loops, last = self._sum(factors, product, dtype)
+        stored = self.assign("share", entry(points), value, loops, [last])
+        return _Value(dtype, entry, (stored,))
 
     def _store(self, row: int, factors: Sequence[_Value], product: Step) -> None:
         """Write the last product to the output."""
-
-        def store(
-            value: Expression, points: Point, loops: list[str], after: Names
-        ) -> str:
-            all_points = self.points_of_all(points, self.group)
-            return self.store(row, value, all_points, loops, after)
-
         dtype = self.schedule.get_row_dtype(row)
-        self._sum(factors, product, dtype, store, is_last=True)
+        value, points, loops, last = self._sum(factors, product, dtype, is_last=True)
+        self.store(row, value, self.points_of_all(points), loops, [last])
 
     def _sum(
         self,
         values: Sequence[_Value],
         product: Step,
         dtype: np.dtype[Any],
-        store: Callable[[Expression, Point, list[str], Names], str],
         *,
         is_last: bool = False,
-    ) -> str:
+    ) -> tuple[Expression, Point, list[str], str]:
         """Write a sum for each value of the free indices, several of them at a time.
 
         Work-items share elements and the longest other index; the rest are loops.
+
+        Returns:
+            A sum, its point, the loops over all sums, and the id of the last statement.
         """
         points: dict[str, Expression] = {}
         loops = [self.group]
@@ -378,7 +365,7 @@ class _Elements(GroupWriter):
             [zero, *(insn for value in values for insn in value.after)],
         )  # fmt: skip
         r, of_block = block()
-        return store(acc[var(r)], {**points, **of_block}, [*loops, r], (add,))
+        return acc[var(r)], {**points, **of_block}, [*loops, r], add
 
 
 def _make_space(workload: Workload) -> Space | None:
@@ -401,11 +388,7 @@ def _make_space(workload: Workload) -> Space | None:
         "lane": LANES,
         "stage_matrices": (True, False),
     }
-
-    def starts() -> Iterator[Parameters]:
-        for values in h.ELEMENT_STARTS:
-            yield {"element": elements[0], **dict(zip(NAMES, values, strict=True))}
-
+    starts = partial(list_starts, table, NAMES, h.ELEMENT_STARTS)
     return with_starts(Space(table, partial(_find_excess, einsum)), starts)
 
 
@@ -413,16 +396,10 @@ def _find_excess(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     """Explain which limit of every GPU is exceeded; None if none is."""
     n_elements = get_number(parameters, "elements")
     n_items = n_elements * get_number(parameters, "workers")
-    if not h.WARP <= n_items <= h.MAX_ITEMS:
-        return f"{n_items} work-items in a group, expected {h.WARP} to {h.MAX_ITEMS}"
-    element, is_staged = (
-        get_text(parameters, "element"),
-        bool(parameters["stage_matrices"]),
+    element, is_staged = get_text(parameters, "element"), parameters["stage_matrices"]
+    return explain_items(n_items, h.WARP) or explain_shared_bytes(
+        _count_shared_bytes(einsum, element, n_elements, is_staged), h.SHARED_BYTES
     )
-    n_bytes = _count_shared_bytes(einsum, element, n_elements, is_staged)
-    if n_bytes > h.SHARED_BYTES:
-        return f"{n_bytes} bytes of shared memory, of {h.SHARED_BYTES}"
-    return None
 
 
 def _count_shared_bytes(
@@ -432,13 +409,9 @@ def _count_shared_bytes(
     # run-time extents count with a typical value, the element index with a group's
     extents = {i: get_typical_extent(extent) for i, extent in einsum.extents.items()}
     extents[element] = n_elements
-    used = {
-        (operand.name, term)
-        for row in einsum.rows
-        for operand, term in zip(row, einsum.inputs, strict=True)
-    }
+    used = [term for term, _ in list_loads(einsum)]
     # tiles of operands: those with elements, and matrices if they are copied
-    tiles = [term for _, term in used if term and (element in term or is_staged)]
+    tiles = [term for term in used if term and (element in term or is_staged)]
     # the last product goes to the output; those before it to shared memory
     inner = _list_steps(einsum.inputs, einsum.output, extents)[:-1]
     tiles += einsum.batch_size * [step.output for step in inner]
@@ -446,11 +419,8 @@ def _count_shared_bytes(
     return n_entries * einsum.operands[0].dtype.itemsize
 
 
-def _predict_s(
-    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
-) -> float:
+def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds; sums read shared memory, or matrices from the cache."""
-    assert machine.gpu is not None
     element, rows = get_text(parameters, "element"), get_number(parameters, "rows")
     n_elements, workers = (get_number(parameters, name) for name in NAMES[:2])
     is_staged = bool(parameters["stage_matrices"])
@@ -511,34 +481,27 @@ def _predict_s(
     stored = count_request_cycles(einsum, output, itemsize, lanes) * n_results / h.WARP
     # sums of a work-item along the longest index, which compilers unroll
     n_dealt = -(-max((extents[i] for i in other_indices), default=1) // workers)
-    return predict_launch_s(
-        machine.gpu,
-        LaunchWork(
-            n_groups=n_groups,
-            n_items=n_elements * workers,
-            itemsize=itemsize,
-            multiply_adds=n_groups * n_rows * multiply_adds,
-            requests=n_groups
-            * (n_rows * requests + stored + 2 * n_bytes / h.LINE_BYTES),
-            cached_bytes=n_groups * (n_bytes + stored * h.LINE_BYTES),
-            distinct_bytes=sum(count_distinct_bytes(einsum)),
-            steps=h.STEPS_OF_SUM * (1 + len(products)),
-            shared_bytes=_count_shared_bytes(einsum, element, n_elements, is_staged),
-            # 44 for addresses and counters; unrolled sums stay in registers
-            registers=min(MAX_REGISTERS, 44 + 2 * (itemsize // 4) * n_dealt),
-            chains=rows,
-        ),
+    return predict_kernel_s(
+        gpu,
+        einsum,
+        n_groups=n_groups,
+        n_items=n_elements * workers,
+        multiply_adds=n_groups * n_rows * multiply_adds,
+        requests=n_groups * (n_rows * requests + stored + 2 * n_bytes / h.LINE_BYTES),
+        cached_bytes=n_groups * (n_bytes + stored * h.LINE_BYTES),
+        steps=h.STEPS_OF_SUM * (1 + len(products)),
+        shared_bytes=_count_shared_bytes(einsum, element, n_elements, is_staged),
+        # 44 for addresses and counters; unrolled sums stay in registers
+        registers=min(MAX_REGISTERS, 44 + 2 * (itemsize // 4) * n_dealt),
+        chains=rows,
     )
 
 
-GPU_ELEMENTS = register(
-    Transform(
-        "gpu_elements",
-        1,
-        "short contractions over many elements, in shared memory",
-        _make_space,
-        apply_gpu_elements,
-        _predict_s,
-        devices=GPUS,
-    )
+GPU_ELEMENTS = register_family(
+    "gpu_elements",
+    1,
+    "short contractions over many elements, in shared memory",
+    _make_space,
+    apply_gpu_elements,
+    _predict_s,
 )

@@ -113,9 +113,9 @@ and not in the registers of one lane::
     g                      0 1 2 3 4 5 6 7
     column of the matrix   0 4 1 5 2 6 3 7
 """
-INTERLEAVED_SUM_COLUMN = INTERLEAVED.compose(SUM_COLUMN)
-"""From (e, t) to the column of the matrix of a sum then: neighbouring lanes write
-neighbours."""
+INTERLEAVED_SUM_COLUMN = TileLayout((2, QUAD), (QUAD, 1))
+"""From (e, t) to the column of the matrix of a sum then, ``INTERLEAVED`` after
+``SUM_COLUMN``: neighbouring lanes write neighbours."""
 
 NEIGHBOURS = 2
 """Neighbouring terms in a register."""
@@ -259,39 +259,23 @@ class WarpProduct:
 
     def multiply(
         self,
-        sums: tuple[str, Names],
-        left: str,
-        right: tuple[str, Callable[[Expression], tuple[Expression, ...]]],
+        entries: Sequence[p.Subscript],
         loops: Sequence[str],
-        blocks: tuple[str, str],
         after: Collection[str],
     ) -> str:
-        """Write one instruction for each block; return the id of the statement.
+        """Write one instruction; return the id of the statement.
 
         Args:
-            sums: the array, and the inames of its axes before those of the tile.
-            left: an array of :meth:`load_fragments`.
-            right: an array, and a function from a block to the subscripts of its first
-                entry.
+            entries: the first entries of the sums, of the left factor and of the right
+                one, which are arrays of :meth:`clear_sums` and :meth:`load_fragments`.
             loops: inames of the loops around the statement.
-            blocks: the inames of the blocks, down and across.
             after: ids of the statements before it.
         """
-        writer, (down, across) = self.writer, map(var, blocks)
-        outer = tuple(map(var, sums[1]))
         # C takes pointers to the first entries, so offsets go through scalars
-        entries = (
-            var(sums[0])[(*outer, down, across, 0)],
-            var(left)[down, 0, 0],
-            var(right[0])[right[1](across)],
-        )
-        offsets = [writer.assign_offset(entry, loops) for entry in entries]
-        (at_sums, *_), (at_left, *_), (at_right, *_) = offsets
-        product = FragmentProduct(
-            self.terms, (sums[0], at_sums), (left, at_left), (right[0], at_right)
-        )
-        before = [*after, *(insn_id for _, insn_id in offsets)]
-        return writer.state("multiply", product, loops, before)
+        writer = self.writer
+        pointers, ids = zip(*(writer.point_to(x, loops) for x in entries), strict=True)
+        product = FragmentProduct(self.terms, *pointers)
+        return writer.state("multiply", product, loops, [*after, *ids])
 
 
 @dataclass(frozen=True)
@@ -353,12 +337,12 @@ class HalfWarpProduct(WarpProduct):
             (p.Sum((wide, row)), deep) if shared.is_deep else (wide, p.Sum((deep, row)))
         )
         inside = (*loops, number)
-        target, target_id = writer.assign_offset(
-            var(array)[per_load * var(number), 0, 0], inside, after
+        entries = (
+            var(array)[per_load * var(number), 0, 0],
+            shared.at(var(tile.slot), deep, wide),
         )
-        source, source_id = writer.assign_offset(
-            shared.at(var(tile.slot), deep, wide), inside, after
+        pointers, ids = zip(
+            *(writer.point_to(x, inside, after) for x in entries), strict=True
         )
-        load = BlockLoad(not shared.is_deep, (array, target), (shared.array, source))
-        before = (*after, target_id, source_id)
-        return array, writer.state("fragment", load, inside, before)
+        load = BlockLoad(not shared.is_deep, *pointers)
+        return array, writer.state("fragment", load, inside, (*after, *ids))

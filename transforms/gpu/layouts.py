@@ -9,14 +9,9 @@ cores. Two examples are the lanes of a warp, and the sums of a fragment of 16 by
     number             t = lane % 4           of e and t        e + 2*t
                        g = lane / 4
 
-Two operations derive layouts from others:
-
-- ``outer.compose(inner)`` applies one after the other. If ``(2, 4):(4, 1)`` puts the
-  even columns first, the columns of the sums are 4*e + t, by e and t:
-  ``(2, 4):(4, 1) o (2, 4):(1, 2) = (2, 4):(4, 1)``.
-- ``threads.complement(size)`` has the entries of a tile that remain for each thread. If
-  16 work-items read two rows of 8 entries, ``(8, 2):(1, 16)``, of a tile of 4 rows of
-  16 entries, each takes ``(2, 2):(8, 32)``, two entries in each of two rows::
+Work-items share a tile in rows. If 16 of them read two rows of 8 entries,
+``(8, 2):(1, 16)``, of a tile of 4 rows of 16 entries, each takes ``(2, 2):(8, 32)``,
+two entries in each of two rows::
 
       fast: 0  1 ... 7   8  9 ... 15
       row 0   w0 w1 .. w7   w0 w1 .. w7      step (0, 0)   step (1, 0)
@@ -30,7 +25,7 @@ becomes ``C[m,n] = A[m,k] B[k,n]``. For ``aebf,dfce->abcd`` with 4 values of b::
     m = (a, b)       m = 4*a + b, and a = m / 4, b = m % 4
     k = (e, f)
 
-Source: NVIDIA, CUTLASS, "CuTe Layouts" and "CuTe TileLayout Algebra".
+Source: NVIDIA, CUTLASS, "CuTe Layouts".
 """
 
 from __future__ import annotations
@@ -44,7 +39,6 @@ from numpy import int64
 from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.errors import TransformError
 from feinsum.ir import Extent
 from feinsum.transforms.gpu.heuristics import MIN_WIDTH, PADDING, PIECE
 from feinsum.transforms.primitives.copy_async import VECTOR_BYTES
@@ -96,63 +90,6 @@ class TileLayout:
     def at(self, number: Expression) -> Expression:
         """Return the position of a number, which must be less than the size."""
         return self(*self.coordinates(number))
-
-    def compose(self, inner: TileLayout) -> TileLayout:
-        """Return the layout of ``self.at(inner.at(number))``.
-
-        Raises:
-            TransformError: if there is none, since strides do not divide extents.
-
-        >>> TileLayout((2, 4), (4, 1)).compose(TileLayout((4, 2), (2, 1)))
-        TileLayout(shape=(4, 2), strides=(1, 4))
-        """
-        modes = [
-            mode
-            for extent, stride in zip(inner.shape, inner.strides, strict=True)
-            for mode in self._stride_modes(extent, stride)
-        ]
-        return TileLayout(tuple(n for n, _ in modes), tuple(step for _, step in modes))
-
-    def _stride_modes(self, extent: int, step: int) -> list[tuple[int, int]]:
-        """Return extents and strides of ``extent`` entries, ``step`` numbers apart."""
-        modes, n_needed = [], extent
-        for n, stride in zip(self.shape, self.strides, strict=True):
-            # the step skips whole modes first, and then a part of one
-            skipped, step = (n, step // n) if step % n == 0 else (step, 1)
-            n_taken = min(n_needed, n // skipped) if n % skipped == 0 else 0
-            if n_taken == 0 or n_needed % n_taken:
-                raise TransformError(
-                    f"{self.shape}:{self.strides} has no layout of each {step}th entry"
-                )
-            if n_taken > 1:
-                modes.append((n_taken, skipped * stride))
-            n_needed //= n_taken
-        if n_needed > 1:
-            raise TransformError(f"{self.shape} has no {extent} entries in such steps")
-        return modes or [(1, 0)]
-
-    def complement(self, size: int) -> TileLayout:
-        """Return the layout of the gaps between the entries, up to ``size``.
-
-        It has one more coordinate: the gaps before each stride, and those after the
-        last one.
-
-        Raises:
-            TransformError: if the strides do not ascend in multiples of each other.
-
-        >>> TileLayout((8, 2), (1, 16)).complement(64)
-        TileLayout(shape=(1, 2, 2), strides=(1, 8, 32))
-        """
-        shape, strides, covered = [], [], 1
-        for n, stride in [*zip(self.shape, self.strides, strict=True), (1, size)]:
-            if stride % covered:
-                raise TransformError(
-                    f"{self.shape}:{self.strides} does not divide {size} positions"
-                )
-            shape.append(stride // covered)
-            strides.append(covered)
-            covered = n * stride
-        return TileLayout(tuple(shape), tuple(strides))
 
 
 @dataclass(frozen=True)
@@ -348,19 +285,14 @@ def partition(
     ((2, 8), (128, 1))
     """
     width = _choose_width(slow, fast // lanes, n_items)
-    threads = TileLayout((lanes, width, n_items // width), (1, lanes, fast))
-    steps = threads.complement(slow * fast)
-    of_fast, of_slow = steps.shape[2:]
+    rows, run = n_items // width, lanes * width
     # if all items are in one row, they need no division
     column, row = (
         (item, 0) if width == n_items else make_thread_layout(width).coordinates(item)
     )
     if lanes > 1:
         column = p.Product((lanes, column))
-    return (
-        Share(row, steps.strides[3] // fast, of_slow),
-        Share(column, steps.strides[2], of_fast),
-    )
+    return Share(row, rows, slow // rows), Share(column, run, fast // run)
 
 
 def make_thread_layout(width: int) -> TileLayout:
@@ -408,16 +340,6 @@ def partition_raggedly(
     column, row = make_thread_layout(fast).coordinates(item)
     of_slow = Share(row, rows, n, rows * (n - 1) + n_firsts, n_firsts > rows)
     return of_slow, Share(column, fast, 1, fast)
-
-
-def find_uneven_tile(tiles: Sequence[int], depth: int, n_items: int) -> str | None:
-    """Explain why work-items cannot share tiles evenly along either axis, or None."""
-    for tile in tiles:
-        # either axis may be the fast one, depending on the operand
-        shapes = ((tile, depth), (depth, tile))
-        if not all(is_evenly_partitioned(*shape, n_items) for shape in shapes):
-            return f"{n_items} work-items do not share {tile} times {depth} entries"
-    return None
 
 
 @dataclass(frozen=True)
@@ -474,14 +396,6 @@ class Swizzle:
 
 
 UNSWIZZLED = Swizzle()
-
-
-def count_tile_entries(
-    tile: int, depth: int, swizzle: Swizzle, itemsize: int = 8
-) -> int:
-    """Return the entries that a tile takes in shared memory, whatever its order."""
-    padding, of_tile = (s.get_padding(itemsize) for s in (UNSWIZZLED, swizzle))
-    return max(tile * (depth + padding), depth * (tile + of_tile))
 
 
 def clamp(value: Expression, extent: Expression) -> Expression:

@@ -11,9 +11,9 @@ transpose; loops over matrix products).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, prod
 from typing import Any, NamedTuple
 
 import loopy as lp
@@ -25,26 +25,22 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Workload
 from feinsum.raising import LoopNest
 from feinsum.targets.cuda.products import MatrixProduct
-from feinsum.transforms.cost import MachineModel, count_points
+from feinsum.transforms.cost import Gpu, count_points
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
     get_itemsize,
-    get_rate,
+    has_tensor_cores,
     list_loads,
     predict_product_s,
 )
+from feinsum.transforms.gpu.families import has_half_dtype, register_family
 from feinsum.transforms.gpu.layouts import split_into_grid_axes
 from feinsum.transforms.gpu.sides import find_sides
-from feinsum.transforms.gpu.tiles import (
-    GPUS,
-    GroupWriter,
-    express_extent,
-    has_half_dtype,
-)
+from feinsum.transforms.gpu.tiles import GroupWriter, express_extent
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.multiply_fragments import MATRICES
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
-from feinsum.transforms.registry import Parameters, Space, Transform, register
+from feinsum.transforms.registry import Parameters, Space
 from feinsum.transforms.roles import (
     compute_reuse,
     count_index_tuples,
@@ -145,7 +141,9 @@ class StackRoles:
         is_whole = {*summed} == {*einsum.summation_indices} <= {*terms[0]} & {*terms[1]}
         if not (rows and columns and is_step and is_whole):
             return None
-        if _has_many_run_time_extents(einsum, extents):
+        arrays = (*einsum.inputs, einsum.output)
+        n_running = [sum(not isinstance(extents[i], int) for i in x) for x in arrays]
+        if max(n_running) > MAX_RUNNING:
             return None
         return cls(stack, rows, columns, summed, sides.first, (not has[0], not has[1]))
 
@@ -173,106 +171,6 @@ class StackRoles:
             yield einsum.output
 
 
-def _has_many_run_time_extents(
-    einsum: BatchedEinsum, extents: Mapping[str, Extent]
-) -> bool:
-    """Return whether an array has more run-time extents than a copy supports."""
-    return any(
-        sum(not isinstance(extents[i], int) for i in term) > MAX_RUNNING
-        for term in (*einsum.inputs, einsum.output)
-    )
-
-
-class _Products:
-    """Writes the launches; see :func:`apply_gpu_matrices`."""
-
-    def __init__(self, schedule: Schedule, plan: StackRoles) -> None:
-        self.schedule, self.plan = schedule, plan
-        self.writer = GroupWriter(schedule)
-        self.matrices: dict[str, tuple[str, bool]] = {}
-        self.after: Names = ()
-
-    def written(self) -> Schedule:
-        """Replace the nest, and return the schedule."""
-        for row in self.schedule.rows:
-            for position, operand in enumerate(row):
-                if operand not in self.matrices:
-                    self.matrices[operand] = self._get_matrices(operand, position)
-        for k, row_id in enumerate(self.schedule.instructions):
-            self._write_product(k)
-            # each product is a separate launch; the last one ends with the kernel
-            if k + 1 < len(self.schedule.rows):
-                self.after = (*self.after, row_id, self.writer.end_launch([row_id]))
-        return self.writer.build()
-
-    def _get_matrices(self, operand: str, position: int) -> tuple[str, bool]:
-        """Return an operand's array, and whether the matrices in it are transposed."""
-        schedule, span = self.schedule, self.schedule.spans[operand]
-        order, is_transposed = self.plan.order(
-            span, is_right=position == self.plan.right
-        )
-        rule = schedule.kernel.substitutions[schedule.rules[operand]]
-        extents = [schedule.extents[i] for i in span]
-        array = find_whole_array(
-            schedule.kernel, rule.expression, rule.arguments, extents
-        )
-        if array is None or order != span:
-            array, packed = pack(self.writer, operand, order, self.after)
-            self.after = (*self.after, *packed)
-        return array, is_transposed
-
-    def _write_product(self, k: int) -> None:
-        """Write the products of a row, in place or in a temporary."""
-        schedule, writer, order = self.schedule, self.writer, self.plan.result
-        direct = self._find_result(k)
-        shape = [express_extent(schedule.extents[i]) for i in order]
-        result = direct or writer.array(
-            "product", shape, schedule.get_row_dtype(k), is_global=True
-        )
-        step = writer.state(
-            "multiply", self._make_call(k, result), (), self.after,
-            row=k if direct else None, n_axes=len(order),
-        )  # fmt: skip
-        # cuBLAS writes the result itself if it needs neither scaling nor a copy
-        if direct:
-            return
-        self.after = (*self.after, step, writer.end_launch([step]))
-        entries = visit_entries(writer, schedule.output, order[-1], self.after)
-        value = var(result)[tuple(entries.points[i] for i in order)]
-        writer.store(
-            k, value, entries.points, entries.loops, entries.before,
-            predicates=entries.inside,
-        )  # fmt: skip
-        writer.note_apart(schedule.instructions[k])
-
-    def _make_call(self, k: int, result: str) -> MatrixProduct:
-        plan = self.plan
-        row = self.schedule.rows[k]
-        left, right = (self.matrices[row[n]] for n in (1 - plan.right, plan.right))
-        sizes = plan.stack, plan.rows, plan.columns, plan.summed
-        n_products, rows, columns, terms = map(self._multiply_extents, sizes)
-        return MatrixProduct(
-            left[0], right[0], result, (n_products, rows, columns, terms),
-            (left[1], right[1]), plan.are_single,
-        )  # fmt: skip
-
-    def _multiply_extents(self, indices: IndexList) -> Expression:
-        size: Expression = 1
-        for index in indices:
-            size = size * express_extent(self.schedule.extents[index])
-        return size
-
-    def _find_result(self, k: int) -> str | None:
-        """Return the array that can receive a row's products unchanged; else None."""
-        schedule, order = self.schedule, self.plan.result
-        if not schedule.is_sum(k):
-            return None
-        statement = schedule.kernel.id_to_insn[schedule.instructions[k]]
-        inames = [schedule.inames[i] for i in order]
-        extents = [schedule.extents[i] for i in order]
-        return find_whole_array(schedule.kernel, statement.assignee, inames, extents)
-
-
 class Entries(NamedTuple):
     """Loops over the entries of an array.
 
@@ -289,73 +187,182 @@ class Entries(NamedTuple):
     before: Names
 
 
-def visit_entries(
-    writer: GroupWriter, order: Names, near: str, after: Names
-) -> Entries:
-    """Loop over entries such that a warp accesses two arrays contiguously.
+class _Products(GroupWriter):
+    """Writes the launches; see :func:`apply_gpu_matrices`."""
 
-    Rewrite, for the order ``kij`` with k near::
+    def __init__(self, schedule: Schedule, plan: StackRoles) -> None:
+        super().__init__(schedule)
+        self.plan = plan
+        self.matrices: dict[str, tuple[str, bool]] = {}
+        self.after: Names = ()
 
-        for k, i, j:  packed[k,i,j] = A[i,j,k]
+    def written(self) -> Schedule:
+        """Replace the nest, and return the schedule."""
+        for row in self.schedule.rows:
+            for position, operand in enumerate(row):
+                if operand not in self.matrices:
+                    self.matrices[operand] = self._get_matrices(operand, position)
+        for k, row_id in enumerate(self.schedule.instructions):
+            self._write_product(k)
+            # each product is a separate launch; the last one ends with the kernel
+            if k + 1 < len(self.schedule.rows):
+                self.after = (*self.after, row_id, self.end_launch([row_id]))
+        return self.build()
 
-        for group, chunk, item, lane in parallel:
-            i, j = (32*group + item) / J, (32*group + item) % J
-            for step:
-                k = 8*(steps*chunk + step) + lane
-                packed[k,i,j] = A[i,j,k]
+    def _get_matrices(self, operand: str, position: int) -> tuple[str, bool]:
+        """Return an operand's array, and whether the matrices in it are transposed."""
+        schedule, span = self.schedule, self.schedule.spans[operand]
+        order, is_transposed = self.plan.order(
+            span, is_right=position == self.plan.right
+        )
+        rule = schedule.kernel.substitutions[schedule.rules[operand]]
+        array = self._find_whole_array(rule.expression, rule.arguments, span)
+        if array is None or order != span:
+            array = self._pack(operand, order)
+        return array, is_transposed
 
-    Args:
-        writer: writes the loops.
-        order: indices of one array, the fastest last.
-        near: the fastest index of the other array.
-        after: ids of the statements before.
-    """
-    schedule = writer.schedule
-    extent = schedule.extents[near]
-    # if both arrays end in the same index, a warp reads and writes one run
-    is_wide = order[-1] == near and isinstance(extent, int) and extent % h.WARP == 0
-    lanes = h.WARP if is_wide else h.PACKING_LANES
-    steps = _choose_steps(extent, lanes)
-    chunk = writer.loop("chunk", f"{lanes * steps}*{{}} < {extent}", tag="g.1")
-    lane = writer.loop("lane", size=lanes, tag="l.0")
-    slow_indices = [i for i in order if i != near]
-    rows = _loop_over_rows(
-        writer, slow_indices, h.PACKING_ITEMS // lanes, (chunk, lane), after
-    )
-    step = writer.loop("step", size=steps, tag="unr")
-    of_lanes = p.Sum((steps * var(chunk), var(step)))
-    value = p.Sum((lanes * of_lanes, var(lane)))
-    inside = rows.inside
-    if not isinstance(extent, int) or extent % (lanes * steps):
-        inside = (*inside, p.Comparison(value, "<", express_extent(extent)))
-    points = {**rows.points, near: value}
-    return Entries((*rows.loops, step), points, inside, rows.before)
+    def _write_product(self, k: int) -> None:
+        """Write the products of a row, in place or in a temporary."""
+        schedule, order = self.schedule, self.plan.result
+        direct = self._find_result(k)
+        dtype = schedule.get_row_dtype(k)
+        result = direct or self.array(
+            "product", self._list_sizes(order), dtype, is_global=True
+        )
+        step = self.state(
+            "multiply", self._make_call(k, result), (), self.after,
+            row=k if direct else None, n_axes=len(order),
+        )  # fmt: skip
+        # cuBLAS writes the result itself if it needs neither scaling nor a copy
+        if direct:
+            return
+        self.after = (*self.after, step, self.end_launch([step]))
+        entries = self._visit(schedule.output, order[-1])
+        value = var(result)[tuple(entries.points[i] for i in order)]
+        self.store(
+            k, value, entries.points, entries.loops, entries.before,
+            predicates=entries.inside,
+        )  # fmt: skip
+        self.note_apart(schedule.instructions[k])
 
+    def _make_call(self, k: int, result: str) -> MatrixProduct:
+        plan = self.plan
+        row = self.schedule.rows[k]
+        left, right = (self.matrices[row[n]] for n in (1 - plan.right, plan.right))
+        sizes = plan.stack, plan.rows, plan.columns, plan.summed
+        n_products, rows, columns, terms = (prod(self._list_sizes(x)) for x in sizes)
+        return MatrixProduct(
+            left[0], right[0], result, (n_products, rows, columns, terms),
+            (left[1], right[1]), plan.are_single,
+        )  # fmt: skip
 
-def _loop_over_rows(
-    writer: GroupWriter, order: list[str], n_rows: int, within: Names, after: Names
-) -> Entries:
-    """Loop over groups and their ``n_rows`` rows, which have the other indices."""
-    axes = split_into_grid_axes(order, writer.schedule.extents)
-    # plans refuse arrays with more run-time extents than axes
-    assert axes is not None
-    first, *alone = axes
-    group = writer.loop("group", f"{n_rows}*{{}} < {first.size}", tag="g.0")
-    single = {
-        flat.indices[0]: writer.loop("group", size=flat.extents[0], tag=f"g.{axis}")
-        for axis, flat in enumerate(alone, start=2)
-    }
-    item = writer.loop("item", size=n_rows, tag="l.1")
-    chunk, lane = within
-    loops = (group, chunk, *single.values(), item, lane)
-    row = p.Sum((n_rows * var(group), var(item)))
-    row_points = writer.compute_points(
-        first, 1, lambda _: row, loops, after, tile=n_rows
-    )
-    points = {**row_points.at(0), **{i: var(name) for i, name in single.items()}}
-    return Entries(
-        loops, points, row_points.inside(0), (*after, *row_points.statements)
-    )
+    def _list_sizes(self, indices: IndexList) -> list[Expression]:
+        return [express_extent(self.schedule.extents[i]) for i in indices]
+
+    def _find_result(self, k: int) -> str | None:
+        """Return the array that can receive a row's products unchanged; else None."""
+        schedule, order = self.schedule, self.plan.result
+        if not schedule.is_sum(k):
+            return None
+        statement = schedule.kernel.id_to_insn[schedule.instructions[k]]
+        inames = [schedule.inames[i] for i in order]
+        return self._find_whole_array(statement.assignee, inames, order)
+
+    def _find_whole_array(
+        self, entry: Expression, variables: Sequence[str], indices: IndexList
+    ) -> str | None:
+        """Return the argument that an operand is, if it is contiguous in C order.
+
+        Args:
+            entry: the value of the operand at a point.
+            variables: variables of the point.
+            indices: their indices.
+
+        Returns:
+            Its name; None if the operand is another function.
+        """
+        point = tuple(map(var, variables))
+        if not isinstance(entry, p.Subscript) or entry.index_tuple != point:
+            return None
+        array = self.schedule.kernel.arg_dict.get(entry.aggregate.name)
+        if array is None or array.offset:
+            return None
+        # in C order, each stride is the product of the extents after it
+        wanted: Any = 1
+        sizes = self._list_sizes(indices)
+        for tag, size in zip(array.dim_tags[::-1], sizes[::-1], strict=True):
+            stride = getattr(tag, "stride", None)
+            if stride is None or not _are_equal(stride, wanted):
+                return None
+            wanted = wanted * size
+        return str(array.name)
+
+    def _visit(self, order: Names, near: str) -> Entries:
+        """Loop over entries such that a warp accesses two arrays contiguously.
+
+        Rewrite, for the order ``kij`` with k near::
+
+            for k, i, j:  packed[k,i,j] = A[i,j,k]
+
+            for group, chunk, item, lane in parallel:
+                i, j = (32*group + item) / J, (32*group + item) % J
+                for step:
+                    k = 8*(steps*chunk + step) + lane
+                    packed[k,i,j] = A[i,j,k]
+
+        Args:
+            order: indices of one array, the fastest last.
+            near: the fastest index of the other array.
+        """
+        extents = self.schedule.extents
+        extent = extents[near]
+        # if both arrays end in the same index, a warp reads and writes one run
+        is_wide = order[-1] == near and isinstance(extent, int) and extent % h.WARP == 0
+        lanes = h.WARP if is_wide else h.PACKING_LANES
+        steps, n_rows = _choose_steps(extent, lanes), h.PACKING_ITEMS // lanes
+        chunk = self.loop("chunk", f"{lanes * steps}*{{}} < {extent}", tag="g.1")
+        lane = self.loop("lane", size=lanes, tag="l.0")
+        # groups and their rows have the other indices
+        axes = split_into_grid_axes([i for i in order if i != near], extents)
+        # plans refuse arrays with more run-time extents than axes
+        assert axes is not None
+        first, *alone = axes
+        group = self.loop("group", f"{n_rows}*{{}} < {first.size}", tag="g.0")
+        single = {
+            flat.indices[0]: self.loop("group", size=flat.extents[0], tag=f"g.{axis}")
+            for axis, flat in enumerate(alone, start=2)
+        }
+        item = self.loop("item", size=n_rows, tag="l.1")
+        loops = (group, chunk, *single.values(), item, lane)
+        row = p.Sum((n_rows * var(group), var(item)))
+        rows = self.compute_points(
+            first, 1, lambda _: row, loops, self.after, tile=n_rows
+        )
+        step = self.loop("step", size=steps, tag="unr")
+        of_lanes = p.Sum((steps * var(chunk), var(step)))
+        value, inside = p.Sum((lanes * of_lanes, var(lane))), rows.inside(0)
+        if not isinstance(extent, int) or extent % (lanes * steps):
+            inside = (*inside, p.Comparison(value, "<", express_extent(extent)))
+        points = {**rows.at(0), **{i: var(x) for i, x in single.items()}, near: value}
+        return Entries((*loops, step), points, inside, (*self.after, *rows.statements))
+
+    def _pack(self, operand: str, order: Names) -> str:
+        """Copy an operand, array or function, to an array with another order."""
+        schedule, span = self.schedule, self.schedule.spans[operand]
+        entries = self._visit(order, span[-1])
+        shape, dtype = self._list_sizes(order), schedule.dtypes[operand]
+        array = self.array(f"{operand}_packed", shape, dtype, is_global=True)
+        packed = self.assign(
+            "pack",
+            var(array)[tuple(entries.points[i] for i in order)],
+            var(schedule.rules[operand])(*(entries.points[i] for i in span)),
+            entries.loops,
+            entries.before,
+            predicates=entries.inside,
+        )
+        self.note_apart(packed)
+        self.after = (*self.after, packed, self.end_launch([packed]))
+        return array
 
 
 def _choose_steps(extent: Extent, lanes: int) -> int:
@@ -369,67 +376,6 @@ def _choose_steps(extent: Extent, lanes: int) -> int:
     n = -(-extent // lanes)
     # as few chunks as possible, and these as short as possible
     return -(-n // -(-n // h.MAX_PACKING_STEPS))
-
-
-def pack(
-    writer: GroupWriter, operand: str, order: Names, after: Names
-) -> tuple[str, Names]:
-    """Copy an operand, array or function, to an array with another order of indices.
-
-    Returns:
-        The new array, and the ids of the statements before its readers.
-    """
-    schedule = writer.schedule
-    span = schedule.spans[operand]
-    entries = visit_entries(writer, order, span[-1], after)
-    shape = [express_extent(schedule.extents[i]) for i in order]
-    array = writer.array(
-        f"{operand}_packed", shape, schedule.dtypes[operand], is_global=True
-    )
-    packed = writer.assign(
-        "pack",
-        var(array)[tuple(entries.points[i] for i in order)],
-        var(schedule.rules[operand])(*(entries.points[i] for i in span)),
-        entries.loops,
-        entries.before,
-        predicates=entries.inside,
-    )
-    writer.note_apart(packed)
-    return array, (packed, writer.end_launch([packed]))
-
-
-def find_whole_array(
-    kernel: lp.LoopKernel,
-    entry: Expression,
-    variables: Names | list[str],
-    extents: list[Extent],
-) -> str | None:
-    """Return the argument that an operand is, if it is contiguous in C order.
-
-    Args:
-        kernel: the kernel.
-        entry: the value of the operand at a point.
-        variables: variables of the point.
-        extents: extents of these variables.
-
-    Returns:
-        Its name; None if the operand is another function.
-    """
-    if not isinstance(entry, p.Subscript) or entry.index_tuple != tuple(
-        map(var, variables)
-    ):
-        return None
-    array = kernel.arg_dict.get(entry.aggregate.name)
-    if array is None or array.offset:
-        return None
-    # in C order, each stride is the product of the extents after it
-    wanted: Any = 1
-    for tag, extent in zip(array.dim_tags[::-1], extents[::-1], strict=True):
-        stride = getattr(tag, "stride", None)
-        if stride is None or not _are_equal(stride, wanted):
-            return None
-        wanted = wanted * express_extent(extent)
-    return str(array.name)
 
 
 def _are_equal(left: Expression, right: Expression) -> bool:
@@ -451,21 +397,15 @@ def _make_space(workload: Workload) -> Space | None:
     return Space({"stacked": stacked})
 
 
-def _predict_s(
-    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
-) -> float:
+def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds of the products and of the copies before and after them.
 
     Arrays that are not in order are read and written once more, in separate launches.
     """
-    gpu = machine.gpu
-    assert gpu is not None
     plan = StackRoles.of(einsum, einsum.extents, get_number(parameters, "stacked"))
     itemsize = get_itemsize(einsum)
     # OpenCL has no such library: there, products are no faster than other code
-    size = 2 if itemsize == 2 else 8
-    rate, plain_rate = (get_rate(gpu, size, is_matrix=x) for x in (True, False))
-    if plan is None or rate <= plain_rate:
+    if plan is None or not has_tensor_cores(gpu, 2 if itemsize == 2 else 8):
         return inf
     n, rows, columns, summed = (
         count_points(einsum, x)
@@ -484,14 +424,11 @@ def _predict_s(
     )
 
 
-GPU_MATRICES = register(
-    Transform(
-        "gpu_matrices",
-        1,
-        "products of two operands by cuBLAS, after launches that bring them in order",
-        _make_space,
-        apply_gpu_matrices,
-        _predict_s,
-        devices=GPUS,
-    )
+GPU_MATRICES = register_family(
+    "gpu_matrices",
+    1,
+    "products of two operands by cuBLAS, after launches that bring them in order",
+    _make_space,
+    apply_gpu_matrices,
+    _predict_s,
 )

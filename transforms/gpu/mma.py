@@ -21,58 +21,44 @@ from functools import partial
 from math import inf
 
 import loopy as lp
-from loopy.symbolic import get_dependencies
 from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.dtypes import is_half
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import MachineModel
+from feinsum.transforms.cost import Gpu
 from feinsum.transforms.gpu import heuristics as h
-from feinsum.transforms.gpu.cost import get_itemsize
-from feinsum.transforms.gpu.fragments import HALVES, HalfWarpProduct, WarpProduct
-from feinsum.transforms.gpu.layouts import (
-    UNSWIZZLED,
-    Swizzle,
-    count_tile_entries,
-    find_uneven_tile,
-)
-from feinsum.transforms.gpu.pipeline import ARGUMENTS, COPY_WAYS
-from feinsum.transforms.gpu.sides import (
-    filter_suited,
-    find_sides,
-    list_pieces,
-    list_staged,
-)
-from feinsum.transforms.gpu.tiled_product import (
-    TiledProduct,
-    TileSizes,
-    predict_tiled_s,
-)
-from feinsum.transforms.gpu.tiles import (
-    GPUS,
-    Items,
-    Tiled,
+from feinsum.transforms.gpu.cost import get_itemsize, has_tensor_cores
+from feinsum.transforms.gpu.families import (
     has_half_dtype,
     is_double,
+    register_family,
 )
+from feinsum.transforms.gpu.fragments import HALVES, HalfWarpProduct, WarpProduct
+from feinsum.transforms.gpu.pipeline import ARGUMENTS, COPY_WAYS
+from feinsum.transforms.gpu.sides import find_sides, list_pieces
+from feinsum.transforms.gpu.sources import find_array
+from feinsum.transforms.gpu.tiled_product import (
+    TiledProduct,
+    explain_tiles,
+    list_suited_starts,
+    predict_tiled_s,
+)
+from feinsum.transforms.gpu.tiles import Items, Tiled
 from feinsum.transforms.primitives.load_blocks import LOADS
 from feinsum.transforms.primitives.multiply_fragments import (
     COLUMNS,
     HALF_PRODUCTS,
     PRODUCTS,
-    WARP,
 )
-from feinsum.transforms.primitives.schedule import Names, Schedule
+from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.primitives.store_pair import HALF_STORES, STORES
 from feinsum.transforms.registry import (
     Parameters,
     Space,
     Table,
-    Transform,
     list_choices,
-    register,
     with_starts,
 )
 from feinsum.transforms.roles import compute_reuse, count_index_tuples, get_number
@@ -138,27 +124,27 @@ class _Product(TiledProduct):
 
     keeps_order = True
 
-    def items(self, parameters: Parameters) -> Items:
+    def make_items(self, parameters: Parameters) -> Items:
         terms, self.rows, self.columns = (
             get_number(parameters, name) for name in ("terms", "rows", "columns")
         )
         n_across = self.across.tile // self.columns
         n_along = self.along.tile // self.rows
-        lane = self.writer.loop("lane", size=WARP, tag="l.0")
-        self.warp_across = self.writer.loop("warp", size=n_across, tag="l.1")
-        self.warp_along = self.writer.loop("warp", size=n_along, tag="l.2")
+        lane = self.loop("lane", size=h.WARP, tag="l.0")
+        self.warp_across = self.loop("warp", size=n_across, tag="l.1")
+        self.warp_along = self.loop("warp", size=n_along, tag="l.2")
         dtype = self.schedule.get_row_dtype(0)
         kind = HalfWarpProduct if is_half(dtype) else WarpProduct
-        self.product = kind(self.writer, lane, self.rows, self.columns, terms, dtype)
+        self.product = kind(self, lane, self.rows, self.columns, terms, dtype)
         inames = (lane, self.warp_across, self.warp_along)
-        return Items(inames, (WARP, n_across, n_along))
+        return Items(inames, (h.WARP, n_across, n_along))
 
-    def sum(
+    def write_sum(
         self, row: int, along: Tiled, across: Tiled, loops: Names, after: Names
     ) -> tuple[Names, str]:
-        writer, product = self.writer, self.product
+        product = self.product
         acc, zero = product.clear_sums((), self.around)
-        k = writer.unroll(self.depth // product.terms)
+        k = self.unroll(self.depth // product.terms)
         inside = (*loops, k)
         left, left_id = product.load_tile(
             along, self.rows * var(self.warp_along), var(k), inside, after, is_left=True
@@ -167,12 +153,15 @@ class _Product(TiledProduct):
             across, self.columns * var(self.warp_across), var(k), inside, after,
             is_left=False,
         )  # fmt: skip
-        down, right_block = (writer.unroll(n) for n in product.n_blocks)
+        down, across_block = (self.unroll(n) for n in product.n_blocks)
+        entries = (
+            var(acc)[var(down), var(across_block), 0],
+            var(left)[var(down), 0, 0],
+            var(right)[var(across_block), 0, 0],
+        )
         step = product.multiply(
-            (acc, ()), left, (right, lambda block: (block, 0, 0)),
-            (*inside, down, right_block), (down, right_block),
-            [zero, left_id, right_id],
-        )  # fmt: skip
+            entries, (*inside, down, across_block), [zero, left_id, right_id]
+        )
         self._store(row, acc, (step,))
         return (left_id, right_id), step
 
@@ -181,18 +170,18 @@ class _Product(TiledProduct):
 
         Two neighbouring columns are stored together if they are known to be contiguous.
         """
-        writer, product = self.writer, self.product
+        product = self.product
         x, y = self.across, self.along
         n_down, n_across = product.n_blocks
         down = p.Sum((y.start, self.rows * var(self.warp_along), product.g))
         right = p.Sum((self.columns * var(self.warp_across), 2 * product.t))
         # halves of 8 rows are numbered through all blocks
-        rows = writer.compute_points(
+        rows = self.compute_points(
             y.flat, HALVES * n_down, lambda step: p.Sum((down, 8 * step)),
             self.around, after, tile=y.tile,
         )  # fmt: skip
         # two neighbouring columns of each block of 8
-        columns = writer.compute_points(
+        columns = self.compute_points(
             x.flat,
             2 * n_across,
             lambda step: (
@@ -207,13 +196,13 @@ class _Product(TiledProduct):
         )
         is_pair = self._is_paired(row)
         inames = tuple(
-            writer.unroll(n) for n in (n_down, HALVES, n_across, 1 if is_pair else 2)
+            self.unroll(n) for n in (n_down, HALVES, n_across, 1 if is_pair else 2)
         )
         block_down, half, block_across, e = map(var, inames)
         at_row, at_column = HALVES * block_down + half, 2 * block_across + e
         value = var(acc)[block_down, block_across, 2 * half + e]
         pair = (rows, at_row), (columns, at_column)
-        self.store(row, value, *pair, inames, is_pair=is_pair)
+        self.store_sum(row, value, *pair, inames, is_pair=is_pair)
 
     def _is_paired(self, row: int) -> bool:
         """Return whether the two columns of a lane are neighbours in the output."""
@@ -227,27 +216,13 @@ class _Product(TiledProduct):
         run = swizzle.run if is_swizzled else self.across.tile
         # pairs begin at even positions, and none may cross the end of a row
         is_even = isinstance(extent, int) and extent % 2 == 0 and run % 2 == 0
-        return (
-            is_even
-            and factor == 1
-            and index == schedule.output[-1]
-            and schedule.is_sum(row)
-            and _has_neighbours(schedule, row, index)
-        )
-
-
-def _has_neighbours(schedule: Schedule, row: int, index: str) -> bool:
-    """Return whether a row's results are contiguous along an index."""
-    kernel = schedule.kernel
-    entry = kernel.id_to_insn[schedule.instructions[row]].assignee
-    if not isinstance(entry, p.Subscript):
-        return False
-    array, iname = kernel.arg_dict[entry.aggregate.name], schedule.inames[index]
-    *outer, last = entry.index_tuple
-    strides = [getattr(tag, "stride", None) for tag in array.dim_tags]
-    # an offset could misalign pairs
-    is_alone = last == var(iname) and iname not in get_dependencies(tuple(outer))
-    return is_alone and strides[-1] == 1 and not array.offset
+        is_last = factor == 1 and index == schedule.output[-1]
+        if not (is_even and is_last and schedule.is_sum(row)):
+            return False
+        entry = schedule.kernel.id_to_insn[schedule.instructions[row]].assignee
+        dtype = schedule.get_row_dtype(row)
+        array = find_array(schedule.kernel, entry, (), dtype)
+        return array is not None and array.neighbour == schedule.inames[index]
 
 
 def _make_space(workload: Workload) -> Space | None:
@@ -275,7 +250,7 @@ def _make_space(workload: Workload) -> Space | None:
             (*values, cuts[0], _choose_shares(workload.sized, *values[:3]))
             for values in (h.HALF_STARTS if is_halved else h.MMA_STARTS)
         )
-        return filter_suited(workload, NAMES, tried)
+        return list_suited_starts(workload, NAMES, tried)
 
     def others() -> Iterable[Parameters]:
         return list_choices(
@@ -327,33 +302,16 @@ def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
     # a tile has to consist of whole blocks and whole instructions
     if across % columns or along % rows or depth % terms:
         return "blocks of a warp and terms of an instruction do not divide the tiles"
-    n_items = WARP * (across // columns) * (along // rows)
-    if n_items > h.MAX_ITEMS:
-        return f"{n_items} work-items in a group, expected at most {h.MAX_ITEMS}"
-    n_sums = len(workload.einsum.rows) * rows * columns // WARP
+    n_sums = len(workload.einsum.rows) * rows * columns // h.WARP
     max_sums = h.MAX_SUMS * (2 if has_half_dtype(workload.einsum) else 1)
     if n_sums > max_sums:
         return f"{n_sums} sums of a lane, expected at most {max_sums}"
-    uneven = find_uneven_tile((across, along), depth, n_items)
-    if uneven is not None:
-        return uneven
-    n_bytes = _count_shared_bytes(workload.einsum, parameters)
-    if n_bytes > h.SHARED_BYTES_SM80:
-        return f"{n_bytes} bytes of shared memory, of {h.SHARED_BYTES_SM80}"
-    return None
-
-
-def _count_shared_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
-    """Return the shared memory of a work-group, in bytes."""
-    across, along, depth, stages, cut = (
-        get_number(parameters, n) for n in ("across", "along", "depth", "stages", "cut")
-    )
-    itemsize = get_itemsize(einsum)
-    of_across = count_tile_entries(across, depth, Swizzle(cut, across // cut), itemsize)
-    of_along = count_tile_entries(along, depth, UNSWIZZLED, itemsize)
-    return stages * sum(
-        itemsize * (of_across if is_across else of_along)
-        for _, is_across in list_staged(einsum)
+    return explain_tiles(
+        workload.einsum,
+        parameters,
+        n_items=h.WARP * (across // columns) * (along // rows),
+        most_bytes=h.SHARED_BYTES_SM80,
+        keeps_order=_Product.keeps_order,
     )
 
 
@@ -375,30 +333,25 @@ def _choose_shares(einsum: BatchedEinsum, across: int, along: int, depth: int) -
     return shares
 
 
-def _predict_s(
-    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
-) -> float:
+def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds; a warp reads both sides of its block from shared memory."""
-    across, along, depth, columns, rows, terms, stages = (
-        get_number(parameters, name) for name in NAMES[:7]
+    across, along, _, columns, rows, terms = (
+        get_number(parameters, name) for name in NAMES[:6]
     )
-    cut, shares = (get_number(parameters, name) for name in NAMES[8:])
-    gpu = machine.gpu
-    assert gpu is not None
     # the family gains nothing where tensor cores are not faster than other units
     itemsize = get_itemsize(einsum)
-    if gpu.matrix_multiply_adds[itemsize] <= gpu.multiply_adds[max(itemsize, 4)]:
+    if not has_tensor_cores(gpu, itemsize):
         return inf
-    n_sums, n_rows = rows * columns // WARP, einsum.batch_size
-    fragments = -(-(rows + columns) * terms // WARP)
+    n_sums, n_rows = rows * columns // h.WARP, einsum.batch_size
+    fragments = -(-(rows + columns) * terms // h.WARP)
     return predict_tiled_s(
         einsum,
-        machine,
-        TileSizes(across, along, depth, stages, cut, shares),
-        n_items=WARP * (across // columns) * (along // rows),
+        parameters,
+        gpu,
+        n_items=h.WARP * (across // columns) * (along // rows),
         # an entry of each row and column; the loop of an instruction takes a cycle
         cycles=n_rows * ((rows + columns) * itemsize / h.LINE_BYTES + 1 / terms),
-        shared_bytes=_count_shared_bytes(einsum, parameters),
+        keeps_order=_Product.keeps_order,
         # a double takes two registers; 40 are for addresses and counters
         registers=40
         + n_rows * n_sums * max(itemsize // 4, 1)
@@ -408,14 +361,11 @@ def _predict_s(
     )
 
 
-GPU_MMA = register(
-    Transform(
-        "gpu_mma",
-        2,
-        "products of two operands on tensor cores of double or half precision",
-        _make_space,
-        apply_gpu_mma,
-        _predict_s,
-        devices=GPUS,
-    )
+GPU_MMA = register_family(
+    "gpu_mma",
+    2,
+    "products of two operands on tensor cores of double or half precision",
+    _make_space,
+    apply_gpu_mma,
+    _predict_s,
 )

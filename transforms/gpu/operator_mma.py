@@ -36,8 +36,9 @@ paper, section 7, for the steps before and after the product.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import inf
 
 import loopy as lp
@@ -49,9 +50,20 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.targets.cuda.code import LeastGroups, OrderedLoads
-from feinsum.transforms.cost import MachineModel, count_distinct_bytes, count_points
+from feinsum.transforms.cost import Gpu, count_points
 from feinsum.transforms.gpu import heuristics as h
-from feinsum.transforms.gpu.cost import LaunchWork, count_group_bytes, predict_launch_s
+from feinsum.transforms.gpu.cost import (
+    count_group_bytes,
+    has_tensor_cores,
+    predict_kernel_s,
+)
+from feinsum.transforms.gpu.families import (
+    explain_items,
+    explain_shared_bytes,
+    is_double,
+    list_starts,
+    register_family,
+)
 from feinsum.transforms.gpu.fragments import (
     DOUBLE,
     HALVES,
@@ -64,7 +76,7 @@ from feinsum.transforms.gpu.fragments import (
 from feinsum.transforms.gpu.layouts import clamp
 from feinsum.transforms.gpu.operator_steps import NAMES, OperatorSteps, OperatorTiles
 from feinsum.transforms.gpu.staging import RowParts, StagingWriter, make_sum
-from feinsum.transforms.gpu.tiles import GPUS, Point, is_double
+from feinsum.transforms.gpu.tiles import Point
 from feinsum.transforms.primitives import Schedule, begin
 from feinsum.transforms.primitives.copy_async import COPIES
 from feinsum.transforms.primitives.multiply_fragments import COLUMNS, PRODUCTS, ROWS
@@ -72,7 +84,6 @@ from feinsum.transforms.primitives.schedule import Expression, multiply_rules
 from feinsum.transforms.registry import (
     Parameters,
     Space,
-    Transform,
     list_choices,
     register,
     with_starts,
@@ -179,7 +190,7 @@ class _OperatorMma(StagingWriter):
         self.note_ordered(*self.shared_accesses)
         self.note_apart(*self.shared_accesses)
         schedule = self.build().with_preamble(PRODUCTS)
-        if self.has_copies:
+        if self.copies:
             schedule = schedule.with_preamble(COPIES)
         tags: set[Tag] = {LeastGroups(tiles.groups)}
         if self.has_early_loads:
@@ -297,10 +308,13 @@ class _OperatorMma(StagingWriter):
         # therefore innermost
         down, across, *inames = (self.unroll(n) for n in (*product.n_blocks, *lengths))
         outer = tuple(map(var, inames))
+        entries = (
+            var(acc)[(*outer, var(down), var(across), 0)],
+            var(left)[var(down), 0, 0],
+            var(matrix[0])[(*outer, var(across), var(step), 0)],
+        )
         return acc, product.multiply(
-            (acc, tuple(inames)), left,
-            (matrix[0], lambda block: (*outer, block, var(step), 0)),
-            (*self.loops, step, down, across, *inames), (down, across),
+            entries, (*self.loops, step, down, across, *inames),
             [zero, loaded, matrix[1]],
         )  # fmt: skip
 
@@ -381,15 +395,8 @@ def _make_space(workload: Workload) -> Space | None:
     }
 
     def constraint(parameters: Parameters) -> str | None:
-        steps = fits.get(get_text(parameters, "element"))
-        if steps is None:
-            return "no product of elements with one matrix"
+        steps = fits[get_text(parameters, "element")]
         return _find_excess(OperatorTiles.of(einsum, steps, parameters))
-
-    def starts() -> Iterator[Parameters]:
-        first = {"element": table["element"][0], "ahead": True}
-        for values in h.OPERATOR_MMA_STARTS:
-            yield first | dict(zip(NAMES, values, strict=True))
 
     def others() -> Iterable[Parameters]:
         # more terms in an instruction waste more of the last one of a sum
@@ -397,6 +404,7 @@ def _make_space(workload: Workload) -> Space | None:
             {**table, "terms": (4,), "turns": (4, 7, 10), "ahead": (True,)}
         )
 
+    starts = partial(list_starts, table, NAMES, h.OPERATOR_MMA_STARTS)
     return with_starts(Space(table, constraint), starts, others)
 
 
@@ -405,8 +413,6 @@ def _find_excess(tiles: OperatorTiles) -> str | None:
     if tiles.elements % tiles.height:
         return f"{tiles.height} elements of a warp do not divide {tiles.elements}"
     n_items = h.WARP * tiles.n_warps
-    if n_items > h.MAX_ITEMS:
-        return f"{n_items} work-items in a group, expected at most {h.MAX_ITEMS}"
     # what a lane holds during a whole turn; fragments of the tile are short-lived
     n_held = tiles.n_sums + tiles.n_fragments
     if n_held > h.MAX_HELD:
@@ -415,23 +421,15 @@ def _find_excess(tiles: OperatorTiles) -> str | None:
     most = h.GROUP_REGISTERS // (n_items * tiles.groups)
     if tiles.groups > 1 and 2 * n_held + h.MIN_REGISTERS > most:
         return f"{n_held} numbers of a lane do not fit {most} registers"
-    n_bytes = 8 * tiles.n_shared
-    if tiles.groups * n_bytes > h.SHARED_BYTES_SM80:
-        return (
-            f"{tiles.groups} times {n_bytes} bytes of shared memory, of "
-            f"{h.SHARED_BYTES_SM80}"
-        )
-    return None
+    return explain_items(n_items) or explain_shared_bytes(
+        8 * tiles.n_shared * tiles.groups, h.SHARED_BYTES_SM80
+    )
 
 
-def _predict_s(
-    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
-) -> float:
+def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds; tiles and results pass once through shared memory."""
-    gpu = machine.gpu
-    assert gpu is not None
     # the family gains nothing where tensor cores are not faster than other units
-    if gpu.matrix_multiply_adds[8] <= gpu.multiply_adds[8]:
+    if not has_tensor_cores(gpu, 8):
         return inf
     element = get_text(parameters, "element")
     steps = _find_steps(einsum, element)
@@ -454,36 +452,30 @@ def _predict_s(
     entries = tiles.across * tiles.depth + 2 * tiles.n_fan * tiles.n_rows
     entries += (len(steps.early) + 2) * tiles.n_terms
     of_turn = h.STEPS_AHEAD if tiles.is_ahead else h.STEPS_OF_TURN
-    return predict_launch_s(
+    return predict_kernel_s(
         gpu,
-        LaunchWork(
-            n_groups=n_groups,
-            n_items=n_items,
-            itemsize=8,
-            multiply_adds=n_turns * n_rows * tiles.elements * products,
-            requests=n_turns * n_rows * tiles.elements * entries / per_line,
-            cached_bytes=n_turns * n_bytes + n_groups * matrices,
-            distinct_bytes=sum(count_distinct_bytes(einsum)),
-            steps=h.STEPS_OF_TURN + of_turn * n_rows * tiles.turns,
-            shared_bytes=8 * tiles.n_shared,
-            registers=min(most, 64 + 2 * (tiles.n_sums + tiles.n_fragments)),
-            chains=tiles.n_sums,
-            n_loads=count_points(einsum, of_element) * tiles.elements / n_items,
-            is_on_tensor_cores=True,
-        ),
+        einsum,
+        n_groups=n_groups,
+        n_items=n_items,
+        multiply_adds=n_turns * n_rows * tiles.elements * products,
+        requests=n_turns * n_rows * tiles.elements * entries / per_line,
+        cached_bytes=n_turns * n_bytes + n_groups * matrices,
+        steps=h.STEPS_OF_TURN + of_turn * n_rows * tiles.turns,
+        shared_bytes=8 * tiles.n_shared,
+        registers=min(most, 64 + 2 * (tiles.n_sums + tiles.n_fragments)),
+        chains=tiles.n_sums,
+        n_loads=count_points(einsum, of_element) * tiles.elements / n_items,
+        is_on_tensor_cores=True,
     )
 
 
-GPU_OPERATOR_MMA = register(
-    Transform(
-        "gpu_operator_mma",
-        2,
-        "one matrix for all elements, on tensor cores of double precision",
-        _make_space,
-        apply_gpu_operator_mma,
-        _predict_s,
-        devices=GPUS,
-    )
+GPU_OPERATOR_MMA = register_family(
+    "gpu_operator_mma",
+    2,
+    "one matrix for all elements, on tensor cores of double precision",
+    _make_space,
+    apply_gpu_operator_mma,
+    _predict_s,
 )
 register(
     replace(

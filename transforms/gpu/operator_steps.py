@@ -7,16 +7,15 @@ the sums. The index r is *deferred* until then, and x, which J alone has, *fans 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
-from math import prod
 
 from feinsum.ir import BatchedEinsum
 from feinsum.transforms.gpu import heuristics as h
-from feinsum.transforms.primitives.multiply_fragments import WARP
 from feinsum.transforms.registry import Parameters
-from feinsum.transforms.roles import get_number, get_typical_extent
+from feinsum.transforms.roles import count_index_tuples, get_number
 
 
 @dataclass(frozen=True)
@@ -136,10 +135,7 @@ class OperatorSteps:
             (2, {*sums, *self.contracted}),
             (2 * len(self.late), {*sums, *self.fan}),
         ]
-        return sum(
-            n * prod(get_typical_extent(einsum.extents[i]) for i in indices)
-            for n, indices in steps
-        )
+        return sum(n * count_index_tuples(einsum, (*indices,)) for n, indices in steps)
 
 
 def _join_indices(einsum: BatchedEinsum, positions: Sequence[int]) -> tuple[str, ...]:
@@ -192,12 +188,11 @@ class OperatorTiles:
     def of(
         cls, einsum: BatchedEinsum, steps: OperatorSteps, parameters: Parameters
     ) -> OperatorTiles:
-        def volume(indices: Collection[str]) -> int:
-            return prod(get_typical_extent(einsum.extents[i]) for i in indices)
+        volume = partial(count_index_tuples, einsum)
 
-        def n_factors(positions: Collection[int]) -> int:
-            joint = {i for k in positions for i in einsum.inputs[k]} - {steps.element}
-            return volume(joint) if positions else 0
+        def n_factors(positions: Sequence[int]) -> int:
+            joint = {*_join_indices(einsum, positions)} - {steps.element}
+            return volume((*joint,)) if positions else 0
 
         streamed = max(steps.early, key=lambda k: volume(einsum.inputs[k]))
         scaling = tuple(k for k in steps.early if k != streamed)
@@ -242,12 +237,12 @@ class OperatorTiles:
     @property
     def n_sums(self) -> int:
         """Number of sums of a lane."""
-        return self.n_deferred * self.height * self.width // WARP
+        return self.n_deferred * self.height * self.width // h.WARP
 
     @property
     def n_fragments(self) -> int:
         """Number of entries of the matrices that a lane holds."""
-        return self.n_matrices * self.n_deferred * self.width * self.depth // WARP
+        return self.n_matrices * self.n_deferred * self.width * self.depth // h.WARP
 
     @property
     def n_shared(self) -> int:

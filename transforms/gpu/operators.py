@@ -22,7 +22,8 @@ Dongarra, An Improved MAGMA GEMM for Fermi GPUs (2010).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import loopy as lp
@@ -32,27 +33,26 @@ from pymbolic import var
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import MachineModel, count_distinct_bytes, count_points
+from feinsum.transforms.cost import Gpu, count_points
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
-    LaunchWork,
     count_group_bytes,
     count_request_cycles,
     get_itemsize,
-    predict_launch_s,
+    predict_kernel_s,
+)
+from feinsum.transforms.gpu.families import (
+    explain_items,
+    explain_shared_bytes,
+    list_starts,
+    register_family,
 )
 from feinsum.transforms.gpu.layouts import clamp
 from feinsum.transforms.gpu.operator_steps import OperatorSteps
-from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, Point
+from feinsum.transforms.gpu.tiles import GroupWriter, Point
 from feinsum.transforms.primitives import Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
-from feinsum.transforms.registry import (
-    Parameters,
-    Space,
-    Transform,
-    register,
-    with_starts,
-)
+from feinsum.transforms.registry import Parameters, Space, with_starts
 from feinsum.transforms.roles import (
     count_index_tuples,
     find_element_indices,
@@ -140,10 +140,7 @@ class _Operator(GroupWriter):
         self.n_matrix_rows = self.volume(steps.rows)
         self.n_workers = -(-self.n_matrix_rows // self.n_rows)
         self.n_items = self.n_lanes * self.n_workers
-        self.extent = schedule.extents[steps.element]
-        self.group = self.loop(
-            "group", f"{self.n_elements}*{{}} < {self.extent}", tag="g.0"
-        )
+        self.loop_over_groups()
         self.lane = self.loop("lane", size=self.n_lanes, tag="l.0")
         self.worker = self.loop("worker", size=self.n_workers, tag="l.1")
         self.around = [self.group, self.worker, self.lane]
@@ -249,7 +246,7 @@ class _Operator(GroupWriter):
         inames, of_others = self.loop_over(unrolled, "unr")
         all_points = {**points, **of_others}
         if not steps.gathered:
-            value = multiply_rules(schedule, early, self._count_from_first(all_points))
+            value = multiply_rules(schedule, early, self.points_of_all(all_points))
             entry = self._get_tile_entry(all_points)
             return self.assign("fill", entry, value, [*loops, *inames], before)
         shape = tuple(map(self.length, unrolled))
@@ -263,7 +260,7 @@ class _Operator(GroupWriter):
         )
         gathered, of_gathered = self.loop_over(steps.gathered)
         inames, of_others = self.loop_over(unrolled, "unr")
-        all_points = self._count_from_first({**points, **of_others, **of_gathered})
+        all_points = self.points_of_all({**points, **of_others, **of_gathered})
         entry = total_at(of_others)
         value = p.Sum((entry, multiply_rules(schedule, early, all_points)))
         last = self.assign("add", entry, value, [*loops, *gathered, *inames], [zero])
@@ -291,9 +288,10 @@ class _Operator(GroupWriter):
             loops = self._loop_below_extent(self.element, self._format_lane("{0}"))
             points = {self.element: var(self.lane) + self.n_lanes * var(loops[0])}
             for index in nearest:
-                of_worker = f"{self.worker} + {self.n_workers}*{{}}"
-                turn = self.loop("turn", f"{of_worker} < {self.length(index)}")
-                points[index] = var(self.worker) + self.n_workers * var(turn)
+                limit = f"{{}} < {self.length(index)}"
+                turn, points[index] = self.strided(
+                    "turn", self.worker, self.n_workers, limit
+                )
                 loops.append(turn)
         extra, of_extra = self.loop_over(outside)
         return [*self.around, *extra, *loops], points | of_extra
@@ -382,25 +380,22 @@ class _Operator(GroupWriter):
         value, last = acc[block.sums], list(after)
         late = tuple(row[position] for position in steps.late)
         if late:
-            calls = multiply_rules(self.schedule, late, self._count_from_first(points))
+            calls = multiply_rules(self.schedule, late, self.points_of_all(points))
             value = p.Product((value, calls))
             if block.deferred:
                 dtype = self.schedule.get_row_dtype(k)
                 value, add = self.add_up(dtype, value, inside, block.deferred, last)
                 last = [add]
         if self.result is None:
-            self.store(k, value, self._count_from_first(points), inside, last)
+            self.store(k, value, self.points_of_all(points), inside, last)
             return
         entry = self.result[points[self.element], block.row]
         last += self.schedule.instructions[:k][-1:]  # the row before reads `result`
         share = self.assign("share", entry, value, inside, last)
         loops, of_store = self._loop_over_points(self.element, steps.rows)
         stored = self.result[of_store[self.element], self.flat_rows.ravel(of_store)]
-        store_points = self._count_from_first({**named, **of_store})
+        store_points = self.points_of_all({**named, **of_store})
         self.store(k, stored, store_points, [*around, *loops], [share])
-
-    def _count_from_first(self, points: Point) -> dict[str, Expression]:
-        return self.points_of_all(points, self.group)
 
 
 NAMES = ("lanes", "columns", "rows", "stage_matrix", "stage_output")
@@ -427,16 +422,9 @@ def _make_space(workload: Workload) -> Space | None:
     }
 
     def constraint(parameters: Parameters) -> str | None:
-        steps = fits.get(get_text(parameters, "element"))
-        if steps is None:
-            return "no product of elements with one matrix"
-        return _find_excess(einsum, steps, parameters)
+        return _find_excess(einsum, fits[get_text(parameters, "element")], parameters)
 
-    def starts() -> Iterator[Parameters]:
-        firsts = {name: values[0] for name, values in table.items()}
-        for values in h.OPERATOR_STARTS:
-            yield firsts | dict(zip(NAMES, values, strict=False))
-
+    starts = partial(list_starts, table, NAMES[:-1], h.OPERATOR_STARTS)
     return with_starts(Space(table, constraint), starts)
 
 
@@ -446,19 +434,13 @@ def _find_excess(
     """Explain which limit of GPUs since Volta is exceeded; None if none is."""
     lanes, columns, rows = (get_number(parameters, name) for name in NAMES[:3])
     n_items = lanes * -(-count_index_tuples(einsum, steps.rows) // rows)
-    if not h.MIN_OPERATOR_ITEMS <= n_items <= h.MAX_ITEMS:
-        return (
-            f"{n_items} work-items in a group, expected {h.MIN_OPERATOR_ITEMS} to "
-            f"{h.MAX_ITEMS}"
-        )
     # more sums would spill to memory
     n_sums = count_index_tuples(einsum, steps.deferred) * rows * columns
     if n_sums > h.MAX_SUMS:
         return f"{n_sums} sums of a work-item, of {h.MAX_SUMS}"
-    n_bytes = _count_shared_bytes(einsum, steps, parameters)
-    if n_bytes > h.SHARED_BYTES_SM70:
-        return f"{n_bytes} bytes of shared memory, of {h.SHARED_BYTES_SM70}"
-    return None
+    return explain_items(n_items, h.MIN_OPERATOR_ITEMS) or explain_shared_bytes(
+        _count_shared_bytes(einsum, steps, parameters), h.SHARED_BYTES_SM70
+    )
 
 
 def _count_shared_bytes(
@@ -478,11 +460,8 @@ def _count_shared_bytes(
     return entries * einsum.operands[0].dtype.itemsize
 
 
-def _predict_s(
-    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
-) -> float:
+def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds; a step reads a row of the matrix and a column of a tile."""
-    assert machine.gpu is not None
     element = get_text(parameters, "element")
     steps = OperatorSteps.of(einsum, element)
     assert steps is not None
@@ -518,35 +497,27 @@ def _predict_s(
     # each entry of the tile takes a load for each early operand, and a store
     cycles = n_items / h.WARP * of_item + (len(steps.early) + 1) * filled / h.WARP
     written = n_items / h.WARP * n_results * stored * h.LINE_BYTES
-    return predict_launch_s(
-        machine.gpu,
-        LaunchWork(
-            n_groups=n_groups,
-            n_items=n_items,
-            itemsize=itemsize,
-            multiply_adds=n_groups
-            * n_items
-            * n_rows
-            * (n_steps * n_sums + n_results * n_deferred),
-            requests=n_groups * (n_rows * cycles + 2 * n_bytes / h.LINE_BYTES),
-            cached_bytes=n_groups * (n_bytes + n_rows * written),
-            distinct_bytes=sum(count_distinct_bytes(einsum)),
-            steps=h.STEPS_OF_ROW * n_rows,
-            shared_bytes=_count_shared_bytes(einsum, steps, parameters),
-            registers=min(255, 40 + itemsize // 4 * (n_sums + rows + columns)),
-            chains=n_sums,
-        ),
+    n_products = n_steps * n_sums + n_results * n_deferred
+    return predict_kernel_s(
+        gpu,
+        einsum,
+        n_groups=n_groups,
+        n_items=n_items,
+        multiply_adds=n_groups * n_items * n_rows * n_products,
+        requests=n_groups * (n_rows * cycles + 2 * n_bytes / h.LINE_BYTES),
+        cached_bytes=n_groups * (n_bytes + n_rows * written),
+        steps=h.STEPS_OF_ROW * n_rows,
+        shared_bytes=_count_shared_bytes(einsum, steps, parameters),
+        registers=min(255, 40 + itemsize // 4 * (n_sums + rows + columns)),
+        chains=n_sums,
     )
 
 
-GPU_OPERATOR = register(
-    Transform(
-        "gpu_operator",
-        1,
-        "one matrix for all elements, by blocks of sums in registers",
-        _make_space,
-        apply_gpu_operator,
-        _predict_s,
-        devices=GPUS,
-    )
+GPU_OPERATOR = register_family(
+    "gpu_operator",
+    1,
+    "one matrix for all elements, by blocks of sums in registers",
+    _make_space,
+    apply_gpu_operator,
+    _predict_s,
 )

@@ -24,9 +24,9 @@ Source: NVIDIA, CUTLASS, "Efficient GEMM in CUDA", "Pipelining".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 from pymbolic import primitives as p
@@ -40,7 +40,7 @@ from feinsum.transforms.gpu.layouts import (
     is_evenly_partitioned,
     partition,
 )
-from feinsum.transforms.gpu.sides import Side
+from feinsum.transforms.gpu.sides import Side, Sides
 from feinsum.transforms.gpu.sources import OperandSource, Reads, find_reads, find_source
 from feinsum.transforms.gpu.tiles import (
     GroupWriter,
@@ -50,13 +50,15 @@ from feinsum.transforms.gpu.tiles import (
     SharedTile,
     Tiled,
 )
+from feinsum.transforms.primitives import Schedule
 from feinsum.transforms.primitives.copy_async import (
     VECTOR_BYTES,
-    AsyncCopy,
     AwaitGroups,
     CloseGroup,
 )
 from feinsum.transforms.primitives.schedule import Expression, Names
+from feinsum.transforms.registry import Parameters
+from feinsum.transforms.roles import get_number
 
 COPY_WAYS = ("asynchronous", "registers")
 """How arrays reach their tiles; functions always pass through registers."""
@@ -67,9 +69,6 @@ on their tiles."""
 
 MIN_COPY_BYTES = 4
 """Bytes that one copy without registers moves, at least."""
-
-Key: TypeAlias = tuple[str, bool]
-"""An operand, and whether it is the operand across."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class Load:
     registers: str
 
 
-class TileLoop:
+class TileLoop(GroupWriter, ABC):
     """Writes the loop over tiles, which loads later tiles ahead.
 
     Rewrite::
@@ -116,81 +115,86 @@ class TileLoop:
     Entries beyond the extents are zero, so products may read whole tiles.
 
     Args:
-        writer: writes the statements.
-        items: the work-items of a group.
+        schedule: the schedule.
+        sides: the sides of the product.
+        parameters: those named ``depth``, ``stages`` and ``copies``.
+
+    Attributes:
         summed: the summed indices, flattened.
         depth: length of a tile along them.
-        batch: the values of indices that are the same for a whole tile.
-        grid: the inames of the work-groups.
         stages: number of tiles of an operand in shared memory at once, 2 or more.
-        copies: one of ``COPY_WAYS``, or ``ARGUMENTS``.
-        keeps_order: whether a tile has its axes in the order of the operand. If not,
-            the axis of the output indices is always last.
-        shares: the iname of the shares of tiles, and their number: the group with share
-            s of S has the tiles s, s + S, ... By default, each group has all tiles.
+        batch: the values of indices that are the same for a whole tile.
+        share: the iname of the shares of tiles, of which there are ``n_shares``: the
+            group with share s of S has the tiles s, s + S, ... Empty if each group has
+            all tiles.
+        across, along: the sides, cut into tiles.
+        items: the work-items of a group.
+        around: the loops over groups and work-items.
     """
 
+    across: Side
+    along: Side
+    keeps_order: bool
+    """Whether a tile in shared memory keeps the order of axes of its operand. If not,
+    the axis of the output indices is always last."""
+
     def __init__(
-        self,
-        writer: GroupWriter,
-        items: Items,
-        summed: Flat,
-        depth: int,
-        batch: Point,
-        grid: Sequence[str],
-        *,
-        stages: int,
-        copies: str,
-        keeps_order: bool,
-        shares: tuple[str, int] = ("", 1),
+        self, schedule: Schedule, sides: Sides, parameters: Parameters
     ) -> None:
-        self.writer, self.items = writer, items
-        self.summed, self.depth, self.batch = summed, depth, batch
-        self.stages, self.keeps_order, self.shares = stages, keeps_order, shares
+        super().__init__(schedule)
+        self.sides, self.summed = sides, sides.summed
+        self.depth = get_number(parameters, "depth")
+        self.stages, copies = get_number(parameters, "stages"), parameters["copies"]
         self.is_copied, self.is_late = copies != COPY_WAYS[1], copies == ARGUMENTS
-        self.around = (*grid, *reversed(items.inames))
-        self.item = writer.array("number", (), np.dtype(np.uint32))
-        self.numbered = writer.assign(
-            "number", var(self.item), items.number, self.around
-        )
+        self.batch: Point = {}
+        self.share, self.n_shares = "", 1
 
-    def write_products(
-        self,
-        wanted: Mapping[Key, tuple[str, Side]],
-        multiply: Callable[[Mapping[Key, Tiled], Names, Names], tuple[Names, Names]],
-    ) -> None:
-        """Write the loop.
+    def number_items(self, grid: Sequence[str], items: Items) -> None:
+        """Assign the number of a work-item, in loops over the grid and the items."""
+        self.items, self.around = items, (*grid, *reversed(items.inames))
+        self.item = self.array("number", (), np.dtype(np.uint32))
+        self.numbered = self.assign("number", var(self.item), items.number, self.around)
 
-        Args:
-            wanted: operands, each with its side.
-            multiply: writes the products, given the tiles, the loops, and the ids of
-                the statements before. It returns the ids of the statements that read
-                tiles, and of the last ones.
+    @abstractmethod
+    def write_sum(
+        self, row: int, along: Tiled, across: Tiled, loops: Names, after: Names
+    ) -> tuple[Names, str]:
+        """Write the sums of a row: zero, the products of a tile, and the stores.
+
+        Returns:
+            The ids of the statements that read tiles, and of the last one in the loops.
         """
-        writer, n_ahead = self.writer, self.stages - 1
-        by_key = {key: self._make_loads(*pair) for key, pair in wanted.items()}
+
+    def write_loop(self) -> None:
+        """Write the loop, with the sums of all rows in it."""
+        n_ahead, first = self.stages - 1, self.sides.first
+        # rows that share an operand share its tiles; an operand on both sides needs two
+        # kinds of tiles
+        rows = self.schedule.rows
+        pairs = [((row[first], True), (row[1 - first], False)) for row in rows]
+        keys = dict.fromkeys(key for pair in pairs for key in pair)
+        by_key = {key: self._make_loads(*key) for key in keys}
         loads = [load for operand_loads in by_key.values() for load in operand_loads]
         # the first stages - 1 tiles are loaded before the loop
-        early = writer.loop("early", size=n_ahead, tag="unr")
+        early = self.loop("early", size=n_ahead, tag="unr")
         early_loads = [
             self._load_tile(load, var(early), [*self.around, early], [], var(early))
             for load in loads
         ]
         closed = self._close_copies([*self.around, early], early_loads)
-        share, n_shares = self.shares
-        number = f"{share} + {n_shares}*{{}}" if share else "{}"
-        tile = writer.loop("tile", f"{self.depth}*({number}) < {self.summed.size}")
+        number = f"{self.share} + {self.n_shares}*{{}}" if self.share else "{}"
+        tile = self.loop("tile", f"{self.depth}*({number}) < {self.summed.size}")
         loops = (*self.around, tile)
-        now, set_now = writer.scalar("now", p.Remainder(var(tile), self.stages), loops)
+        now, set_now = self.scalar("now", p.Remainder(var(tile), self.stages), loops)
         later = p.Sum((var(tile), n_ahead))
-        slot, set_slot = writer.scalar("slot", p.Remainder(later, self.stages), loops)
+        slot, set_slot = self.scalar("slot", p.Remainder(later, self.stages), loops)
         before = [*closed, set_now, set_slot]
         if any(load.source is not None for load in loads):
             # stages - 1 tiles are in flight; the oldest has to be complete
-            before = [writer.state("wait", AwaitGroups(self.stages - 2), loops, before)]
+            before = [self.state("wait", AwaitGroups(self.stages - 2), loops, before)]
         # after this barrier, no work-item reads the previous tile, whose slot is filled
         # next
-        barrier = (writer.barrier(loops, before), set_now, set_slot)
+        barrier = (self.barrier(loops, before), set_now, set_slot)
         ahead = [
             self._load_tile(
                 load, later, loops, barrier, var(slot) if load.source else None
@@ -198,14 +202,21 @@ class TileLoop:
             for load in loads
         ]
         closed = self._close_copies(loops, ahead)
-        size, sized = self._get_summed_size(wanted)
+        size, sized = self._get_summed_size()
         tiled = {
             key: self._make_tiled(
-                wanted[key][0], operand_loads, now, self._number_tile(var(tile)), size
+                key[0], operand_loads, now, self._number_tile(var(tile)), size
             )
             for key, operand_loads in by_key.items()
         }
-        reads, last = multiply(tiled, loops, (*barrier, *closed, *sized))
+        reads: list[str] = []
+        last: list[str] = []
+        for k, (of_across, of_along) in enumerate(pairs):
+            row_reads, row_last = self.write_sum(
+                k, tiled[of_along], tiled[of_across], loops, (*barrier, *closed, *sized)
+            )
+            reads += row_reads
+            last.append(row_last)
         after = [*last, *ahead, set_slot]
         settled = [
             self._settle(load, var(slot), loops, after)
@@ -213,43 +224,36 @@ class TileLoop:
             if load.source is None
         ]
         # the barrier and the wait above order these, which Loopy cannot see
-        writer.note_ordered(*early_loads, *ahead, *reads, *settled)
+        self.note_ordered(*early_loads, *ahead, *reads, *settled)
 
     def _number_tile(self, number: Expression) -> Expression:
         """Return the number of a tile among all, given its number in the share."""
-        share, n = self.shares
-        return p.Sum((var(share), n * number)) if share else number
+        if not self.share:
+            return number
+        return p.Sum((var(self.share), self.n_shares * number))
 
-    def _make_loads(self, operand: str, side: Side) -> list[Load]:
+    def _make_loads(self, operand: str, is_across: bool) -> list[Load]:
         """Make a load for an array, or for each array that a function reads."""
+        side = self.across if is_across else self.along
         reads = self._find_reads(operand)
         if reads is not None:
             return [
                 self._declare_load(operand, side, source) for source in reads.sources
             ]
-        source = find_source(self.writer.schedule, operand) if self.is_copied else None
+        source = find_source(self.schedule, operand) if self.is_copied else None
         return [self._declare_load(operand, side, source)]
-
-    def _is_read_late(self, operand: str) -> bool:
-        """Tell whether an operand is a function that is evaluated on tiles."""
-        return self._find_reads(operand) is not None
 
     def _find_reads(self, operand: str) -> Reads | None:
         """Find the entries of a function that is evaluated on tiles; else None."""
-        schedule = self.writer.schedule
-        if not self.is_late or find_source(schedule, operand) is not None:
-            return None
-        return find_reads(schedule, operand)
+        return find_reads(self.schedule, operand) if self.is_late else None
 
-    def _get_summed_size(
-        self, wanted: Mapping[Key, tuple[str, Side]]
-    ) -> tuple[Expression, Names]:
+    def _get_summed_size(self) -> tuple[Expression, Names]:
         """Return the number of terms, and the ids of statements that compute it."""
-        is_late = any(self._is_read_late(operand) for operand, _ in wanted.values())
+        is_late = any(map(self._find_reads, self.schedule.operands))
         if self.summed.is_known or not is_late:
             return self.summed.size_in_c, ()
         # use a scalar: Loopy's check of bounds does not support casts
-        size, computed = self.writer.scalar("size", self.summed.size_in_c, self.around)
+        size, computed = self.scalar("size", self.summed.size_in_c, self.around)
         return var(size), (computed,)
 
     def _make_tiled(
@@ -262,7 +266,7 @@ class TileLoop:
     ) -> Tiled:
         """Return an operand in terms of its tiles; it is zero beyond the sum."""
         reads, tiles = self._find_reads(operand), tuple(load.tile for load in loads)
-        dtype = self.writer.schedule.dtypes[operand]
+        dtype = self.schedule.dtypes[operand]
         if reads is None:
             return Tiled(tiles, now, dtype, _get_first, is_function=False)
         start = self.depth * tile
@@ -281,13 +285,12 @@ class TileLoop:
         self, operand: str, side: Side, source: OperandSource | None
     ) -> Load:
         """Declare the tiles of an operand, and the part that a work-item loads."""
-        writer, schedule = self.writer, self.writer.schedule
-        dtype, is_deep = schedule.dtypes[operand], self._is_deep(operand)
+        dtype, is_deep = self.schedule.dtypes[operand], self._is_deep(operand)
         shape = (side.tile, self.depth) if is_deep else (self.depth, side.tile)
         is_kept = self.keeps_order or not is_deep
         n_rows, n_columns = shape if is_kept else shape[::-1]
         swizzle = UNSWIZZLED if is_deep else side.swizzle
-        array = writer.array(
+        array = self.array(
             f"{operand}_tile",
             (self.stages, n_rows, n_columns + swizzle.get_padding(dtype.itemsize)),
             dtype, is_shared=True,
@@ -296,18 +299,19 @@ class TileLoop:
         if source is not None and is_kept and swizzle.piece == 1:
             fast = self.summed if is_deep else side.flat
             lanes, is_ragged = self._count_lanes(source, operand, fast, shape)
-        if lanes * dtype.itemsize < MIN_COPY_BYTES and not self._is_read_late(operand):
+        # the entries that a function reads are copied whatever their size
+        if lanes * dtype.itemsize < MIN_COPY_BYTES and not self._find_reads(operand):
             source = None
         axes = partition(*shape, self.items.n, var(self.item), lanes)
-        shares, ids = writer.hold_starts(axes, self.around, (self.numbered,))
+        shares, ids = self.hold_starts(axes, self.around, (self.numbered,))
         deep, wide = shares[::-1] if is_deep else shares
-        points = writer.compute_points(
+        points = self.compute_points(
             side.flat, wide.n, lambda step: p.Sum((side.start, wide.at(step))),
             self.around, ids, tile=side.tile,
         )  # fmt: skip
         registers = ""
         if source is None:
-            registers = writer.array("ahead", (deep.n, wide.n), dtype)
+            registers = self.array("ahead", (deep.n, wide.n), dtype)
         tile = SharedTile(array, is_deep and is_kept, swizzle)
         return Load(
             operand, tile, deep, wide, ids, points, source, lanes, is_ragged, registers
@@ -317,12 +321,11 @@ class TileLoop:
         self, source: OperandSource, operand: str, fast: Flat, shape: tuple[int, int]
     ) -> tuple[int, bool]:
         """Return the entries that one copy moves within a row, and if it may be cut."""
-        schedule, (last, _, extent) = self.writer.schedule, fast.parts[-1]
-        span = schedule.spans[operand]
+        (last, _, extent), span = fast.parts[-1], self.schedule.spans[operand]
         is_row = bool(span) and span[-1] == last
         if not is_row or source.neighbour != source.arguments[-1]:
             return 1, False
-        lanes = VECTOR_BYTES // (itemsize := schedule.dtypes[operand].itemsize)
+        lanes = VECTOR_BYTES // (itemsize := self.schedule.dtypes[operand].itemsize)
         # short entries are always copied together: rows may end within a copy if they
         # are the whole side, and fewer may go together
         may_end = len(fast.parts) == 1 and itemsize < MIN_COPY_BYTES
@@ -338,7 +341,7 @@ class TileLoop:
         """Close a group of the copies of a tile, so that the loop can wait for it."""
         if not self.is_copied:
             return begun
-        return [self.writer.state("close", CloseGroup(), loops, begun), *begun]
+        return [self.state("close", CloseGroup(), loops, begun), *begun]
 
     def _load_tile(
         self,
@@ -357,19 +360,15 @@ class TileLoop:
             after: ids of the statements before it.
             slot: slot of the buffer that receives the tile; None to load to registers.
         """
-        writer, schedule, start = (
-            self.writer,
-            self.writer.schedule,
-            self._number_tile(tile),
-        )
-        deep = writer.compute_points(
+        start = self._number_tile(tile)
+        deep = self.compute_points(
             self.summed, load.deep.n,
             lambda step: p.Sum((self.depth * start, load.deep.at(step))),
             loops, [*load.partitioned, *after], tile=None,
         )  # fmt: skip
         steps, (k, s) = self._make_step_loops(load)
-        points = {**self.batch, **load.points.at(s), **deep.at(k)}
-        values = tuple(points[index] for index in schedule.spans[load.operand])
+        point = {**self.batch, **load.points.at(s), **deep.at(k)}
+        values = tuple(point[index] for index in self.schedule.spans[load.operand])
         inside = (*deep.inside(k), *load.points.inside(s))
         before = (
             *load.partitioned, *load.points.statements, *deep.statements, *after
@@ -380,58 +379,34 @@ class TileLoop:
         else:
             target = load.tile.loaded(slot, load.deep.at(k), load.wide.at(s))
         if load.source is not None:
-            fast = (deep, k) if self._is_deep(load.operand) else (load.points, s)
-            rest = fast[0].get_rest(fast[1]) if load.is_ragged else load.lanes
-            return self._begin_copy(
-                load, load.source, target, values, inside, rest, loops, before
+            edge, step = (deep, k) if self._is_deep(load.operand) else (load.points, s)
+            n_inside: Expression = load.lanes
+            if load.is_ragged:
+                rest = edge.get_rest(step)
+                n_inside = p.If(p.Comparison(rest, "<", load.lanes), rest, load.lanes)
+            # outside, it writes zeros: this needs no branch, and clears old entries
+            if inside:
+                n_inside = p.If(p.LogicalAnd(inside), n_inside, 0)
+            n_copied = self.scalar("inside", n_inside, loops, before)
+            begun = self.begin_copy(
+                target, load.source, values, n_copied, loops, before, load.lanes
             )
-        value = var(schedule.rules[load.operand])(*values)
+            self.note_apart(begun)
+            return begun
+        value = var(self.schedule.rules[load.operand])(*values)
         if inside:
             # Loopy has no constants of bfloat16
-            zero = get_sum_dtype(schedule.dtypes[load.operand]).type(0)
+            zero = get_sum_dtype(self.schedule.dtypes[load.operand]).type(0)
             value = p.If(p.LogicalAnd(inside), value, zero)
-        computed = writer.assign("load", target, value, loops, before)
-        writer.note_apart(computed)
+        computed = self.assign("load", target, value, loops, before)
+        self.note_apart(computed)
         return computed
 
     def _is_deep(self, operand: str) -> bool:
         """Tell whether neighbouring work-items load an operand along the sum."""
-        span = self.writer.schedule.spans[operand]
+        span = self.schedule.spans[operand]
         # the last index is contiguous
         return bool(span) and span[-1] in self.summed.indices
-
-    def _begin_copy(
-        self,
-        load: Load,
-        source: OperandSource,
-        entry: p.Subscript,
-        values: tuple[Expression, ...],
-        inside: tuple[Expression, ...],
-        rest: Expression,
-        loops: Names,
-        before: Names,
-    ) -> str:
-        """Begin a copy to a tile, of zeros where ``inside`` does not hold.
-
-        Of the entries from the first one on, ``rest`` exist.
-        """
-        writer = self.writer
-        target, target_id = writer.assign_offset(entry, loops, before)
-        origin, origin_id = writer.scalar("origin", source.at(values), loops, before)
-        # outside, the copy writes zeros: this needs no branch, and clears old entries
-        n_inside = rest
-        if load.is_ragged:
-            is_cut = p.Comparison(rest, "<", load.lanes)
-            n_inside = p.If(is_cut, rest, load.lanes)
-        if inside:
-            n_inside = p.If(p.LogicalAnd(inside), n_inside, 0)
-        n_copied, inside_id = writer.scalar("inside", n_inside, loops, before)
-        copy = AsyncCopy(
-            load.lanes, (load.tile.array, target), (source.array, origin), n_copied
-        )
-        begun = writer.state("copy", copy, loops, (target_id, origin_id, inside_id))
-        writer.note_apart(begun)
-        return begun
 
     def _settle(
         self, load: Load, slot: Expression, loops: Sequence[str], after: Collection[str]
@@ -442,11 +417,11 @@ class TileLoop:
         """
         steps, (k, s) = self._make_step_loops(load)
         target = load.tile.loaded(slot, load.deep.at(k), load.wide.at(s))
-        settled = self.writer.assign(
+        settled = self.assign(
             "settle", target, var(load.registers)[k, s], [*loops, *steps],
             [*load.partitioned, *after],
         )  # fmt: skip
-        self.writer.note_apart(settled)
+        self.note_apart(settled)
         return settled
 
     def _make_step_loops(
@@ -454,7 +429,7 @@ class TileLoop:
     ) -> tuple[Names, tuple[Expression, Expression]]:
         """Loop over a work-item's entries, along the sums and along the others."""
         k, s = (
-            self.writer.loop("step", size=share.n, tag="unr")
+            self.loop("step", size=share.n, tag="unr")
             for share in (load.deep, load.wide)
         )
         return (k, s), (var(k), var(s))

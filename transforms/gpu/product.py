@@ -24,31 +24,28 @@ from pymbolic import var
 from feinsum.dtypes import get_sum_dtype
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import MachineModel
+from feinsum.transforms.cost import Gpu
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import get_itemsize
-from feinsum.transforms.gpu.layouts import UNSWIZZLED, find_uneven_tile
+from feinsum.transforms.gpu.families import has_plain_dtype, register_family
 from feinsum.transforms.gpu.pipeline import COPY_WAYS
-from feinsum.transforms.gpu.sides import Side, filter_suited, find_sides, list_staged
+from feinsum.transforms.gpu.sides import Side, find_sides
 from feinsum.transforms.gpu.tiled_product import (
     TiledProduct,
-    TileSizes,
+    explain_tiles,
+    list_suited_starts,
     predict_tiled_s,
 )
-from feinsum.transforms.gpu.tiles import GPUS, Items, Points, Tiled, has_plain_dtype
+from feinsum.transforms.gpu.tiles import Items, Points, Tiled
 from feinsum.transforms.primitives.copy_async import VECTOR_BYTES
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import (
     Parameters,
     Space,
-    Transform,
     list_choices,
-    register,
     with_starts,
 )
 from feinsum.transforms.roles import compute_reuse, get_number
-
-NAMES = ("across", "along", "depth", "columns", "rows", "stages", "copies")
 
 
 def apply_gpu_product(
@@ -111,67 +108,61 @@ class _Product(TiledProduct):
 
     keeps_order = False
 
-    def items(self, parameters: Parameters) -> Items:
-        self.x, self.y = (
-            self._make_block(side, get_number(parameters, name), axis)
-            for side, name, axis in (
-                (self.across, "columns", 0),
-                (self.along, "rows", 1),
-            )
-        )
-        blocks = self.x, self.y
+    def make_items(self, parameters: Parameters) -> Items:
+        sides = (self.across, "columns"), (self.along, "rows")
+        blocks = []
+        for axis, (side, name) in enumerate(sides):
+            n = get_number(parameters, name)
+            n_items = side.tile // n
+            item = self.loop("item", size=n_items, tag=f"l.{axis}")
+            blocks.append(_Block(side, item, n_items, n))
+        self.x, self.y = blocks
         return Items(tuple(b.item for b in blocks), tuple(b.n_items for b in blocks))
 
-    def _make_block(self, side: Side, n: int, axis: int) -> _Block:
-        n_items = side.tile // n
-        item = self.writer.loop("item", size=n_items, tag=f"l.{axis}")
-        return _Block(side, item, n_items, n)
-
-    def sum(
+    def write_sum(
         self, row: int, along: Tiled, across: Tiled, loops: Names, after: Names
     ) -> tuple[Names, str]:
-        writer, dtype = self.writer, self.schedule.get_sum_dtype(row)
+        dtype = self.schedule.get_sum_dtype(row)
         # runs as long as the reads of one instruction
         lanes = max(VECTOR_BYTES // dtype.itemsize, 1)
         x, y = (b._replace(lanes=min(b.n, lanes)) for b in (self.x, self.y))
-        acc = var(writer.array("acc", (y.n, x.n), dtype))
-        r, c = writer.unroll(y.n), writer.unroll(x.n)
-        zero = writer.assign(
+        acc = var(self.array("acc", (y.n, x.n), dtype))
+        r, c = self.unroll(y.n), self.unroll(x.n)
+        zero = self.assign(
             "zero", acc[var(r), var(c)], dtype.type(0), [*self.around, r, c]
         )
         # no unrolling tag: the trip count is constant, and the compiler decides
-        k = writer.loop("k", size=self.depth)
+        k = self.loop("k", size=self.depth)
         inside = (*loops, k)
         left, left_id = self._load_block(along, y, k, inside, after)
         right, right_id = self._load_block(across, x, k, inside, after)
-        r, c = writer.unroll(y.n), writer.unroll(x.n)
+        r, c = self.unroll(y.n), self.unroll(x.n)
         factors = var(left)[var(r)], var(right)[var(c)]
         # in the order of the operands
         value = p.Product(factors if self.sides.first else factors[::-1])
-        step = writer.assign(
+        step = self.assign(
             "add", acc[var(r), var(c)], p.Sum((acc[var(r), var(c)], value)),
             [*inside, r, c], [zero, left_id, right_id],
         )  # fmt: skip
         rows, columns = (self._compute_points(block, step) for block in (y, x))
-        r, c = writer.unroll(y.n), writer.unroll(x.n)
+        r, c = self.unroll(y.n), self.unroll(x.n)
         sums = acc[var(r), var(c)]
-        self.store(row, sums, (rows, var(r)), (columns, var(c)), (r, c))
+        self.store_sum(row, sums, (rows, var(r)), (columns, var(c)), (r, c))
         return (left_id, right_id), step
 
     def _load_block(
         self, tile: Tiled, block: _Block, k: str, loops: Names, after: Names
     ) -> tuple[str, str]:
         """Load a work-item's entries of a tile to registers."""
-        writer = self.writer
-        array = writer.array("held", (block.n,), get_sum_dtype(tile.dtype))
-        step = writer.unroll(block.n)
+        array = self.array("held", (block.n,), get_sum_dtype(tile.dtype))
+        step = self.unroll(block.n)
         entry = tile.at(var(k), block.at(var(step)))
         target = var(array)[var(step)]
-        return array, writer.assign("hold", target, entry, [*loops, step], after)
+        return array, self.assign("hold", target, entry, [*loops, step], after)
 
     def _compute_points(self, block: _Block, after: str) -> Points:
         side = block.side
-        return self.writer.compute_points(
+        return self.compute_points(
             side.flat, block.n, lambda step: p.Sum((side.start, block.at(step))),
             self.around, (after,), tile=side.tile,
         )  # fmt: skip
@@ -203,48 +194,34 @@ def _make_space(workload: Workload) -> Space | None:
         fewer = {**table, "depth": (16, 8), "stages": (3,), "copies": COPY_WAYS[:1]}
         return list_choices(fewer)
 
-    points = Space(table, partial(_find_problem, workload))
-    starts = partial(filter_suited, workload, NAMES, h.PRODUCT_STARTS)
+    points = Space(table, partial(_find_problem, einsum))
+    starts = partial(list_suited_starts, workload, [*table], h.PRODUCT_STARTS)
     return with_starts(points, starts, others)
 
 
-def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
+def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     """Require groups of at least a warp, and tiles that fit every GPU since Volta."""
-    across, along, depth, columns, rows = (
-        get_number(parameters, name) for name in NAMES[:-2]
-    )
-    n_items = across // columns * (along // rows)
-    if not h.WARP <= n_items <= h.MAX_ITEMS:
-        return f"{n_items} work-items in a group, expected {h.WARP} to {h.MAX_ITEMS}"
-    uneven = find_uneven_tile((across, along), depth, n_items)
-    if uneven is not None:
-        return uneven
-    # the driver would refuse larger groups, but only after the compilation
-    n_bytes = _count_shared_bytes(workload.einsum, parameters)
-    if n_bytes > h.SHARED_BYTES_SM70:
-        return f"{n_bytes} bytes of shared memory, of {h.SHARED_BYTES_SM70}"
-    return None
-
-
-def _count_shared_bytes(einsum: BatchedEinsum, parameters: Parameters) -> int:
-    """Return the shared memory of a work-group, in bytes."""
-    across, along, depth, stages = (
-        get_number(parameters, name) for name in ("across", "along", "depth", "stages")
-    )
-    return stages * sum(
-        depth
-        * ((across if is_across else along) + UNSWIZZLED.get_padding(op.dtype.itemsize))
-        * op.dtype.itemsize
-        for op, is_across in list_staged(einsum)
+    return explain_tiles(
+        einsum,
+        parameters,
+        n_items=_count_items(parameters),
+        least_items=h.WARP,
+        most_bytes=h.SHARED_BYTES_SM70,
+        keeps_order=_Product.keeps_order,
     )
 
 
-def _predict_s(
-    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
-) -> float:
+def _count_items(parameters: Parameters) -> int:
+    across, along, columns, rows = (
+        get_number(parameters, name) for name in ("across", "along", "columns", "rows")
+    )
+    return across // columns * (along // rows)
+
+
+def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds; each step reads columns and rows from shared memory."""
-    across, along, depth, columns, rows, stages = (
-        get_number(parameters, name) for name in NAMES[:-1]
+    across, columns, rows = (
+        get_number(parameters, name) for name in ("across", "columns", "rows")
     )
     itemsize, n_rows = get_itemsize(einsum), einsum.batch_size
     lanes = max(VECTOR_BYTES // itemsize, 1)
@@ -255,24 +232,21 @@ def _predict_s(
     words = max(itemsize // 4, 1)  # registers of a number
     return predict_tiled_s(
         einsum,
-        machine,
-        TileSizes(across, along, depth, stages),
-        n_items=across // columns * (along // rows),
+        parameters,
+        gpu,
+        n_items=_count_items(parameters),
         cycles=n_rows * of_k,
-        shared_bytes=_count_shared_bytes(einsum, parameters),
+        keeps_order=_Product.keeps_order,
         registers=40 + words * (n_rows * rows * columns + rows + columns),
         chains=rows * columns,
     )
 
 
-GPU_PRODUCT = register(
-    Transform(
-        "gpu_product",
-        1,
-        "products of two operands, tiled in shared memory and in registers",
-        _make_space,
-        apply_gpu_product,
-        _predict_s,
-        devices=GPUS,
-    )
+GPU_PRODUCT = register_family(
+    "gpu_product",
+    1,
+    "products of two operands, tiled in shared memory and in registers",
+    _make_space,
+    apply_gpu_product,
+    _predict_s,
 )

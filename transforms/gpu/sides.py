@@ -15,13 +15,13 @@ four, each piece is one sector of B.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from pymbolic import var
 
-from feinsum.ir import BatchedEinsum, Extent, IndexList, Operand, Workload
-from feinsum.transforms.gpu.heuristics import LONG_SUM, PIECE, PIECES, SHORT
+from feinsum.ir import BatchedEinsum, Extent, IndexList
+from feinsum.transforms.gpu.heuristics import LONG_SUM, PIECE, PIECES
 from feinsum.transforms.gpu.layouts import (
     UNSWIZZLED,
     Flat,
@@ -29,8 +29,7 @@ from feinsum.transforms.gpu.layouts import (
     flatten_indices,
 )
 from feinsum.transforms.primitives.schedule import Expression
-from feinsum.transforms.registry import Parameters
-from feinsum.transforms.roles import count_index_tuples, get_number
+from feinsum.transforms.roles import count_index_tuples
 
 
 @dataclass(frozen=True)
@@ -154,52 +153,3 @@ def make_contiguity_key(
         return is_last, max(t.index(index) for t in terms if index in t), index
 
     return order_of
-
-
-def suits_sides(workload: Workload, across: int, along: int) -> bool:
-    """Return whether tiles fit the sides: not too long, and short only for short ones.
-
-    >>> from feinsum import array, einsum
-    >>> thin = einsum("ik,kj->ij", array("A", (24, 70)), array("B", (70, 900)))
-    >>> [suits_sides(Workload(thin), 128, along) for along in (32, 64)]
-    [True, False]
-    """
-    einsum = workload.sized
-    sides = find_sides(einsum, einsum.extents)
-    assert sides is not None
-    lengths = [
-        count_index_tuples(einsum, flat.indices) for flat in (sides.across, sides.along)
-    ]
-    tiles = (across, along)
-    # long narrow tiles reuse little: they suit only sides that are short themselves
-    is_thin = min(tiles) <= SHORT < max(tiles)
-    # a tile of twice the side would leave half of the group idle
-    return all(
-        tile <= SHORT or tile < 2 * length
-        for tile, length in zip(tiles, lengths, strict=True)
-    ) and (not is_thin or min(lengths) <= SHORT)
-
-
-def list_staged(einsum: BatchedEinsum) -> set[tuple[Operand, bool]]:
-    """Return the operands that have tiles, each with whether it is the one across."""
-    sides = find_sides(einsum, einsum.extents)
-    assert sides is not None
-    return {(op, k == sides.first) for row in einsum.rows for k, op in enumerate(row)}
-
-
-def filter_suited(
-    workload: Workload,
-    names: Sequence[str],
-    tried: Iterable[Sequence[int | str]],
-) -> Iterator[Parameters]:
-    """Yield the configurations whose tiles suit a workload.
-
-    Args:
-        workload: the workload.
-        names: names of the parameters; the first two are the tiles across and along.
-        tried: values of the parameters of each configuration.
-    """
-    for values in tried:
-        start: Parameters = dict(zip(names, values, strict=True))
-        if suits_sides(workload, *(get_number(start, name) for name in names[:2])):
-            yield start

@@ -52,16 +52,16 @@ class OperandSource:
 def find_source(schedule: Schedule, operand: str) -> OperandSource | None:
     """Find the array behind an operand; None if the operand is a function."""
     rule = schedule.kernel.substitutions[schedule.rules[operand]]
-    if not isinstance(rule.expression, p.Subscript):
-        return None
     dtype = schedule.dtypes[operand]
-    return _find_source(schedule.kernel, rule.expression, rule.arguments, dtype)
+    return find_array(schedule.kernel, rule.expression, rule.arguments, dtype)
 
 
-def _find_source(
-    kernel: lp.LoopKernel, entry: p.Subscript, arguments: Names, dtype: np.dtype[Any]
+def find_array(
+    kernel: lp.LoopKernel, entry: Expression, arguments: Names, dtype: np.dtype[Any]
 ) -> OperandSource | None:
-    """Find the array of a subscript; None if its entries cannot be copied."""
+    """Find the array of an entry; None for other values, or if it cannot be copied."""
+    if not isinstance(entry, p.Subscript):
+        return None
     array = kernel.arg_dict.get(entry.aggregate.name)
     if array is None or array.dtype.numpy_dtype != dtype or array.offset:
         return None
@@ -93,7 +93,14 @@ class Reads(NamedTuple):
 
 
 def find_reads(schedule: Schedule, operand: str) -> Reads | None:
-    """Find the array entries that an operand reads; None if indices matter as well."""
+    """Find the array entries that a function reads.
+
+    Returns:
+        None if the operand is an array that can be copied, or if its value depends on
+        indices as well.
+    """
+    if find_source(schedule, operand) is not None:
+        return None
     kernel, dtype = schedule.kernel, schedule.dtypes[operand]
     rule = kernel.substitutions[schedule.rules[operand]]
     body = SubstitutionRuleExpander(kernel.substitutions)(rule.expression)
@@ -112,7 +119,7 @@ def find_reads(schedule: Schedule, operand: str) -> Reads | None:
         result: Expression = SubstitutionMapper(value_of.get)(body)
         return result
 
-    sources = [_find_source(kernel, entry, rule.arguments, dtype) for entry in entries]
+    sources = [find_array(kernel, entry, rule.arguments, dtype) for entry in entries]
     copied = tuple(source for source in sources if source is not None)
     # apart from the entries, the function may not depend on the point, which is not
     # known where tiles are read

@@ -32,35 +32,11 @@ from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.fragments import DOUBLE, ZERO
 from feinsum.transforms.gpu.layouts import Share, partition_raggedly
 from feinsum.transforms.gpu.operator_steps import OperatorSteps, OperatorTiles
-from feinsum.transforms.gpu.sources import Reads, find_reads, find_source
+from feinsum.transforms.gpu.sources import Reads, find_reads
 from feinsum.transforms.gpu.tiles import GroupWriter, Point, express_extent
 from feinsum.transforms.primitives import Schedule
-from feinsum.transforms.primitives.copy_async import (
-    AsyncCopy,
-    AwaitGroups,
-    CloseGroup,
-)
-from feinsum.transforms.primitives.multiply_fragments import WARP
+from feinsum.transforms.primitives.copy_async import AwaitGroups, CloseGroup
 from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
-
-
-class CopiedFunction(NamedTuple):
-    """A function of array entries, which each work-item copies to a place of its own.
-
-    Attributes:
-        reads: the function.
-        arrays: the shared arrays of the copies of each entry, with an axis for the
-            work-items.
-        item: number of the work-item.
-    """
-
-    reads: Reads
-    arrays: Names
-    item: Expression
-
-    def list_entries(self, subscripts: Sequence[Expression]) -> list[p.Subscript]:
-        """Return the copies of the entries at one step of a work-item."""
-        return [var(array)[(*subscripts, self.item)] for array in self.arrays]
 
 
 @dataclass(frozen=True)
@@ -73,8 +49,11 @@ class StagedPart:
         slow, fast: the other indices, distributed to work-items; neighbours differ in
             the fast ones.
         array: the array in registers.
-        copied: the function that is evaluated later, on copies of the entries that it
+        reads: the function that is evaluated later, on copies of the entries that it
             reads; None if operands are evaluated at the load.
+        copies: the shared arrays of these entries, with an axis for the work-items, so
+            that each of them copies to a place of its own.
+        item: number of the work-item.
     """
 
     operands: Names
@@ -82,13 +61,19 @@ class StagedPart:
     slow: Names
     fast: Names
     array: str
-    copied: CopiedFunction | None = None
+    reads: Reads | None = None
+    copies: Names = ()
+    item: Expression = 0
 
     def at(self, *subscripts: Expression) -> Expression:
         """Return a value that has been loaded."""
-        if self.copied is None:
+        if self.reads is None:
             return var(self.array)[subscripts]
-        return self.copied.reads.value(self.copied.list_entries(subscripts))
+        return self.reads.value(self.list_copies(subscripts))
+
+    def list_copies(self, subscripts: Sequence[Expression]) -> list[p.Subscript]:
+        """Return the copies of the entries at one step of a work-item."""
+        return [var(array)[(*subscripts, self.item)] for array in self.copies]
 
 
 class TileStart(NamedTuple):
@@ -109,8 +94,8 @@ class Entries(NamedTuple):
     """A work-item's entries of a tile.
 
     Attributes:
-        loops: unrolled loops over them.
-        steps: those of them that are over the shares of work-items.
+        loops: unrolled loops over them, of which the last two are over the shares of
+            work-items.
         points: the value of each index; elements are counted within their tile.
         points_of_all: the same, but elements are counted from the first of all.
         inside: conditions that the tile has the entry, and no other work-item has it.
@@ -119,7 +104,6 @@ class Entries(NamedTuple):
     """
 
     loops: Names
-    steps: Names
     points: dict[str, Expression]
     points_of_all: Point
     inside: tuple[Expression, ...]
@@ -159,6 +143,7 @@ class StagingWriter(GroupWriter):
         loops: the same, and the loop over turns.
         first: the first element of a group.
         now: the start of the tile of a turn.
+        copies: arrays of the entries that functions read, by their shape and number.
         shared_accesses: ids of the statements that read or write shared memory, for
             which barriers are written.
     """
@@ -173,11 +158,10 @@ class StagingWriter(GroupWriter):
     ) -> None:
         super().__init__(schedule, steps.element, tiles.elements)
         self.steps, self.tiles, self.has_early_loads = steps, tiles, has_early_loads
-        self.extent = schedule.extents[steps.element]
         of_group, of_tile = tiles.elements * tiles.turns, tiles.elements
         group = self.loop("group", f"{of_group}*{{}} < {self.extent}", tag="g.0")
         self.warp = self.loop("warp", size=tiles.n_warps, tag="l.1")
-        self.lane = self.loop("lane", size=WARP, tag="l.0")
+        self.lane = self.loop("lane", size=h.WARP, tag="l.0")
         self.around = (group, self.warp, self.lane)
         # the last group may have fewer turns, and its last tile fewer elements
         within = f"{of_group}*{group} + {of_tile}*{{}} < {self.extent}"
@@ -186,15 +170,15 @@ class StagingWriter(GroupWriter):
         self.first = of_group * var(group)
         start = p.Sum((self.first, of_tile * var(turn)))
         self.now = self.assign_start(start, self.loops)
-        number = p.Sum((var(self.lane), WARP * var(self.warp)))
+        number = p.Sum((var(self.lane), h.WARP * var(self.warp)))
         self.item, self.numbered = self.scalar("number", number, self.around)
-        self.n_items = WARP * tiles.n_warps
+        self.n_items = h.WARP * tiles.n_warps
         self.terms = self.flat(steps.contracted)
         self.shared_accesses: list[str] = []
         self.settled_factors: list[str] = []
         self._partitions: dict[tuple[int, int], tuple[list[Share], Names]] = {}
         self._left: dict[tuple[Expression, str], tuple[str, str]] = {}
-        self._copies: dict[tuple[tuple[int, ...], int], Names] = {}
+        self.copies: dict[tuple[tuple[int, ...], int], Names] = {}
 
     def declare_tiles(self) -> None:
         """Declare the shared arrays of a tile and of its factors."""
@@ -202,11 +186,6 @@ class StagingWriter(GroupWriter):
         self.tile = self.declare_shared("tile", (), (tiles.elements, tiles.stride))
         self.scales = self._declare_factors("scales", tiles.scaling)
         self.factors = self._declare_factors("factors", self.steps.late)
-
-    @property
-    def has_copies(self) -> bool:
-        """Whether some function is evaluated on copies."""
-        return bool(self._copies)
 
     def note_shared(self, insn_id: str) -> str:
         """Record an access to shared memory, for which families write barriers."""
@@ -253,8 +232,7 @@ class StagingWriter(GroupWriter):
         tiles = self.tiles
         (operand,) = part.operands
         reads = find_reads(self.schedule, operand)
-        is_plain = find_source(self.schedule, operand) is not None
-        if reads is None or is_plain or not (tiles.is_ahead and self.has_early_loads):
+        if reads is None or not (tiles.is_ahead and self.has_early_loads):
             return part
         shape = (*self._arrays[part.array].shape, self.n_items)
         n_bytes = 8 * (tiles.n_shared + prod(shape) * len(reads.sources))
@@ -264,13 +242,13 @@ class StagingWriter(GroupWriter):
         del self._arrays[part.array]
         # the rows of a batch are copied one after another
         key = shape, len(reads.sources)
-        if key not in self._copies:
-            self._copies[key] = tuple(
+        if key not in self.copies:
+            self.copies[key] = tuple(
                 self.array("ahead", shape, DOUBLE, is_shared=True)
                 for _ in reads.sources
             )
-        copied = CopiedFunction(reads, self._copies[key], var(self.item))
-        return replace(part, copied=copied)
+        copies = self.copies[key]
+        return replace(part, reads=reads, copies=copies, item=var(self.item))
 
     def visit(
         self, slow: Names, fast: Names, outer: Sequence[str], start: TileStart
@@ -298,7 +276,7 @@ class StagingWriter(GroupWriter):
         points |= of_outer
         element = p.Sum((var(start.name), points[self.element]))
         return Entries(
-            (*inames, *steps), (*steps,), points, {**points, self.element: element},
+            (*inames, *steps), points, {**points, self.element: element},
             (*inside,), (*inside, exists), (*after, start.insn_id, counted),
         )  # fmt: skip
 
@@ -349,26 +327,22 @@ class StagingWriter(GroupWriter):
     ) -> list[str]:
         """Begin to copy what the function of a row reads, if it is evaluated later."""
         part, _ = row_parts
-        if part.copied is None:
+        if part.reads is None:
             return []
         entries = self.visit(part.slow, part.fast, part.outer, start)
         inside = (*start.loops, *entries.loops)
         after = (*entries.after, self.numbered, *before)
         exists = p.If(p.LogicalAnd(entries.exists), 1, 0)
-        n_copied, counted = self.scalar("inside", exists, inside, after)
+        n_copied = self.scalar("inside", exists, inside, after)
         values = [
             entries.points_of_all[i] for i in self.schedule.spans[part.operands[0]]
         ]
-        begun = []
-        targets = part.copied.list_entries(tuple(map(var, entries.loops)))
-        for source, entry in zip(part.copied.reads.sources, targets, strict=True):
-            target, target_id = self.assign_offset(entry, inside, after)
-            origin, origin_id = self.scalar("origin", source.at(values), inside, after)
-            copy = AsyncCopy(
-                1, (entry.aggregate.name, target), (source.array, origin), n_copied
-            )
-            ids = (counted, target_id, origin_id)
-            begun.append(self.note_shared(self.state("copy", copy, inside, ids)))
+        targets = part.list_copies(tuple(map(var, entries.loops)))
+        begun = [
+            self.begin_copy(entry, source, values, n_copied, inside, after)
+            for source, entry in zip(part.reads.sources, targets, strict=True)
+        ]
+        self.shared_accesses += begun
         return [*begun, self.state("close", CloseGroup(), start.loops, begun)]
 
     def list_parts(self, k: int) -> RowParts:
@@ -391,7 +365,7 @@ class StagingWriter(GroupWriter):
         """Load all of a work-item's parts to registers; it then waits only once."""
         streamed, factor_parts = row_parts
         parts = (*(part for _, part in factor_parts), streamed)
-        return [self._load(x, start, before) for x in parts if x.copied is None]
+        return [self._load(x, start, before) for x in parts if x.reads is None]
 
     def get_next(
         self, row_parts: Sequence[RowParts], k: int
@@ -406,7 +380,7 @@ class StagingWriter(GroupWriter):
     def settle_parts(self, row_parts: RowParts, before: list[str]) -> list[str]:
         """Move all parts of a row from registers to shared memory."""
         streamed, factor_parts = row_parts
-        if streamed.copied is not None:
+        if streamed.reads is not None:
             before = [*before, self.state("wait", AwaitGroups(0), self.loops, before)]
         for factors, part in factor_parts:
             entries = self.visit(part.slow, part.fast, part.outer, self.now)
@@ -424,15 +398,16 @@ class StagingWriter(GroupWriter):
 
     def _fill(self, part: StagedPart, before: Collection[str]) -> str:
         """Write the scaled streamed operand to the tile."""
-        steps, dealt_out = self.steps, {*part.slow, *part.fast}
-        outer = [i for i in steps.tile if i not in dealt_out]
+        dealt_out = {*part.slow, *part.fast}
+        outer = [i for i in self.steps.tile if i not in dealt_out]
         entries = self.visit(part.slow, part.fast, outer, self.now)
         element = entries.points[self.element]
         terms: list[Expression] = []
         # the tile lacks gathered indices: they are summed here
-        for gathered in self.list_values(steps.gathered):
+        for gathered in self.list_values(self.steps.gathered):
             points = {**entries.points, **gathered}
-            value = part.at(*(points[i] for i in part.outer), *map(var, entries.steps))
+            steps = map(var, entries.loops[-2:])
+            value = part.at(*(points[i] for i in part.outer), *steps)
             if self.scales:
                 value = p.Product((self.scales.at(points, element), value))
             terms.append(value)
@@ -442,7 +417,7 @@ class StagingWriter(GroupWriter):
                 self.tile[element, self.terms.ravel(entries.points)],
                 make_sum(terms),
                 [*self.loops, *entries.loops],
-                [*entries.after, *([self.numbered] if part.copied else []), *before],
+                [*entries.after, *([self.numbered] if part.reads else []), *before],
                 predicates=entries.inside,
             )
         )

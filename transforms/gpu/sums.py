@@ -28,7 +28,7 @@ Source: Harris, Optimizing Parallel Reduction in CUDA (2007).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import log2
+from math import log2, prod
 
 import loopy as lp
 from pymbolic import parse, var
@@ -37,28 +37,34 @@ from pymbolic import primitives as p
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import MachineModel, count_distinct_bytes, count_points
+from feinsum.transforms.cost import Gpu, count_points
 from feinsum.transforms.gpu.cost import (
     LaunchWork,
     count_factors,
     count_group_bytes,
-    count_output_groups,
-    count_warp_cycles,
+    count_request_cycles,
     get_itemsize,
+    list_loads,
+    predict_kernel_s,
     predict_launch_s,
+)
+from feinsum.transforms.gpu.families import (
+    explain_items,
+    has_plain_dtype,
+    register_family,
 )
 from feinsum.transforms.gpu.heuristics import (
     BARRIER_CYCLES,
-    MAX_ITEMS,
     MIN_SPLIT_TERMS,
+    OVERHEAD_CYCLES,
     WARP,
 )
 from feinsum.transforms.gpu.layouts import Flat, flatten_indices, split_into_grid_axes
 from feinsum.transforms.gpu.sides import make_contiguity_key
-from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, Point, has_plain_dtype
+from feinsum.transforms.gpu.tiles import GroupWriter, Point
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
-from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
+from feinsum.transforms.registry import Parameters, Space, Table
 from feinsum.transforms.roles import count_index_tuples, get_number, get_text
 
 
@@ -79,16 +85,17 @@ def apply_gpu_points(
     """
     schedule = begin(t_unit, nest)
     writer = GroupWriter(schedule)
-    grid = writer.loop_over_output("item", get_number(parameters, "block"))
-    around = [*grid.groups, grid.item]
+    n_items = get_number(parameters, "block")
+    groups, item, points = writer.loop_over_output("item", n_items)
+    around = [*groups, item]
     for k in range(len(schedule.rows)):
-        sums, product = _multiply_terms(writer, k, grid.points, schedule.summed)
+        sums, product = _multiply_terms(writer, k, points, schedule.summed)
         # without a sum, the product is stored directly
         if not sums:
-            writer.store(k, product, grid.points, around)
+            writer.store(k, product, points, around)
             continue
         total, step = writer.add_up(schedule.get_sum_dtype(k), product, around, sums)
-        writer.store(k, total, grid.points, around, [step])
+        writer.store(k, total, points, around, [step])
     return writer.build().t_unit
 
 
@@ -159,8 +166,8 @@ def _share_sums(
     summed, items = get_text(parameters, "summed"), get_number(parameters, "items")
     n_lines, is_by_row = get_number(parameters, lines), lines == "rows"
     tag_of_item, tag_of_line = ("l.0", "l.1") if is_by_row else ("l.1", "l.0")
-    grid = writer.loop_over_output("row", n_lines, tag_of_line)
-    around = [*grid.groups, grid.item]
+    groups, line, of_line = writer.loop_over_output("row", n_lines, tag_of_line)
+    around = [*groups, line]
     limit = f"{{}} < {schedule.extents[summed]}"
     # neighbours along the fastest axis are neighbours in memory: no bank conflicts
     shape = (n_lines, items) if is_by_row else (items, n_lines)
@@ -172,19 +179,19 @@ def _share_sums(
         def entry(
             number: Expression, partial_sums: Expression = partial_sums
         ) -> Expression:
-            pair = var(grid.item), number
+            pair = var(line), number
             return partial_sums[pair if is_by_row else pair[::-1]]
 
         step, value = writer.strided(summed, item, items, limit)
         others = [i for i in schedule.summed if i != summed]
-        points = {**grid.points, summed: value}
+        points = {**of_line, summed: value}
         inner, product = _multiply_terms(writer, k, points, others)
         total, last = writer.add_up(dtype, product, [*around, item], [*inner, step])
-        last = writer.assign("share", entry(var(item)), total, [*around, item], [last])
-        last = writer.add_in_tree(entry, items, around, last, tag_of_item)
+        only, last = writer.add_in_tree(
+            entry, total, item, items, around, [last], tag_of_item
+        )
         # the first work-item of each line stores its sum
-        only = writer.loop("lane", size=1, tag=tag_of_item)
-        writer.store(k, entry(0), grid.points, [*around, only], [last])
+        writer.store(k, entry(0), of_line, [*around, only], [last])
     return writer.build().t_unit
 
 
@@ -227,11 +234,12 @@ def apply_gpu_split_sum(
 
     def add_in_tree(
         row: int, n: int, item: str, grid: Names, value: Expression, after: list[str]
-    ) -> tuple[Expression, str]:
-        """Add up a value of every work-item; return the sum and the last id."""
+    ) -> tuple[Expression, str, str]:
+        """Add up a value of every work-item; return the sum, a loop and the last id."""
         terms = var(writer.array("own", (n,), dtypes[row], is_shared=True))
-        last = writer.assign("share", terms[var(item)], value, [*grid, item], after)
-        return terms[0], writer.add_in_tree(lambda point: terms[point], n, grid, last)
+        return terms[0], *writer.add_in_tree(
+            lambda point: terms[point], value, item, n, grid, after
+        )
 
     def add_part(row: int, partials: Expression) -> str:
         """Add up the terms of one group."""
@@ -244,8 +252,7 @@ def apply_gpu_split_sum(
         product = multiply_rules(schedule, schedule.rows[row], point)
         grid = (group, part_iname)
         total, last = writer.add_up(dtypes[row], product, [*grid, item], [step])
-        total, last = add_in_tree(row, n_items, item, grid, total, [last])
-        only = writer.loop("lane", size=1, tag="l.0")
+        total, only, last = add_in_tree(row, n_items, item, grid, total, [last])
         entry = partials[var(part_iname), var(group)]
         return writer.assign("part", entry, total, [*grid, only], [last])
 
@@ -253,8 +260,7 @@ def apply_gpu_split_sum(
         """Add up the parts, in the second launch, and store the sum."""
         item = writer.loop("item", size=n_parts, tag="l.0")
         value = partials[var(item), var(group)]
-        total, last = add_in_tree(row, n_parts, item, (group,), value, after)
-        only = writer.loop("lane", size=1, tag="l.0")
+        total, only, last = add_in_tree(row, n_parts, item, (group,), value, after)
         writer.store(row, total, result.unravel(var(group)), [group, only], [last])
 
     below = f"{{}} < {result.size}"
@@ -324,10 +330,7 @@ def _make_shared_space(
         return None
 
     def constraint(parameters: Parameters) -> str | None:
-        items, n_lines = (get_number(parameters, name) for name in table)
-        if items * n_lines > MAX_ITEMS:
-            return f"{items * n_lines} work-items in a group, of {MAX_ITEMS}"
-        return None
+        return explain_items(prod(get_number(parameters, name) for name in table))
 
     return Space({"summed": tuple(summed), **table}, constraint)
 
@@ -343,7 +346,8 @@ def _make_split_space(workload: Workload) -> Space | None:
     return Space({"items": (256, 128, 512), "parts": (128, 32, 512, 8)})
 
 
-def _count_work(
+def _predict_shared_s(
+    gpu: Gpu,
     einsum: BatchedEinsum,
     near: Flat,
     *,
@@ -352,10 +356,11 @@ def _count_work(
     n_terms: int,
     group_bytes: float,
     n_halvings: float,
-) -> LaunchWork:
-    """Count the work of a launch.
+) -> float:
+    """Predict the seconds of a launch in which work-items share sums.
 
     Args:
+        gpu: the GPU.
         einsum: the einsum, with known extents.
         near: the index of which the lanes of a warp have neighbouring values.
         n_groups: number of work-groups.
@@ -366,28 +371,28 @@ def _count_work(
     """
     itemsize = get_itemsize(einsum)
     lanes = [near.unravel_number(k) for k in range(min(WARP, near.n_values))]
-    cycles = count_warp_cycles(einsum, lanes, n_terms) + BARRIER_CYCLES * n_halvings
-    return LaunchWork(
+    terms = [*list_loads(einsum), (einsum.output, itemsize)]
+    *of_term, stored = (count_request_cycles(einsum, *term, lanes) for term in terms)
+    cycles = (sum(of_term) + OVERHEAD_CYCLES) * n_terms
+    cycles += stored * einsum.batch_size + BARRIER_CYCLES * n_halvings
+    return predict_kernel_s(
+        gpu,
+        einsum,
         n_groups=n_groups,
         n_items=n_items,
-        itemsize=itemsize,
         multiply_adds=n_groups * n_items * n_terms * count_factors(einsum),
         requests=n_groups * n_items / WARP * cycles,
         cached_bytes=n_groups * group_bytes,
-        distinct_bytes=sum(count_distinct_bytes(einsum)),
         steps=n_terms + n_halvings,
         shared_bytes=n_items * itemsize * einsum.batch_size if n_halvings else 0,
     )
 
 
-def _predict_lines_s(
-    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
-) -> float:
+def _predict_lines_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds; a warp reads terms of a sum, or one of neighbouring sums.
 
     A group of ``gpu_points`` has columns of one work-item.
     """
-    assert machine.gpu is not None
     summed: Names = ()
     items = 1
     if "summed" in parameters:
@@ -395,13 +400,17 @@ def _predict_lines_s(
         items = get_number(parameters, "items")
     (name,) = {*parameters} & {"block", "rows", "columns"}
     n_lines = get_number(parameters, name)
-    first, n_groups = count_output_groups(einsum, n_lines)
+    axes = split_into_grid_axes(einsum.output, einsum.extents)
+    assert axes is not None
+    first, *outer_axes = axes
+    n_groups = -(-first.n_values // n_lines) * prod(x.n_values for x in outer_axes)
     all_summed, extent = einsum.summation_indices, count_points(einsum, summed)
     box = {
         **first.box_of(n_lines),
         **{i: count_points(einsum, (i,)) for i in all_summed},
     }
-    work = _count_work(
+    return _predict_shared_s(
+        gpu,
         einsum,
         # neighbours in the output may be far apart in an operand
         Flat(summed, (extent,)) if name == "rows" else first,
@@ -412,21 +421,18 @@ def _predict_lines_s(
         group_bytes=count_group_bytes(einsum, box),
         n_halvings=log2(items),
     )
-    return predict_launch_s(machine.gpu, work)
 
 
-def _predict_split_s(
-    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
-) -> float:
+def _predict_split_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds of both launches."""
-    assert machine.gpu is not None
     n_items, n_parts = get_number(parameters, "items"), get_number(parameters, "parts")
     flats = flatten_output_and_sum(einsum, einsum.extents)
     assert flats is not None
     result, summed = flats
     n_groups = result.n_values * n_parts
     n_terms = -(-summed.n_values // (n_items * n_parts))
-    first = _count_work(
+    first_s = _predict_shared_s(
+        gpu,
         einsum,
         summed,
         n_groups=n_groups,
@@ -435,7 +441,7 @@ def _predict_split_s(
         group_bytes=n_terms * count_group_bytes(einsum, summed.box_of(n_items)),
         n_halvings=log2(n_items),
     )
-    itemsize, n_rows = first.itemsize, einsum.batch_size
+    itemsize, n_rows = get_itemsize(einsum), einsum.batch_size
     n_bytes = n_groups * itemsize * n_rows
     second = LaunchWork(
         n_groups=result.n_values,
@@ -448,50 +454,38 @@ def _predict_split_s(
         steps=1 + log2(n_parts),
         shared_bytes=n_parts * itemsize * n_rows,
     )
-    return predict_launch_s(machine.gpu, first) + predict_launch_s(machine.gpu, second)
+    return first_s + predict_launch_s(gpu, second)
 
 
-GPU_POINTS = register(
-    Transform(
-        "gpu_points",
-        1,
-        "one work-item for an entry of the output",
-        _make_points_space,
-        apply_gpu_points,
-        _predict_lines_s,
-        devices=GPUS,
-    )
+GPU_POINTS = register_family(
+    "gpu_points",
+    1,
+    "one work-item for an entry of the output",
+    _make_points_space,
+    apply_gpu_points,
+    _predict_lines_s,
 )
-GPU_ROWS = register(
-    Transform(
-        "gpu_rows",
-        1,
-        "sums that are shared by the work-items of a group",
-        _make_rows_space,
-        apply_gpu_rows,
-        _predict_lines_s,
-        devices=GPUS,
-    )
+GPU_ROWS = register_family(
+    "gpu_rows",
+    1,
+    "sums that are shared by the work-items of a group",
+    _make_rows_space,
+    apply_gpu_rows,
+    _predict_lines_s,
 )
-GPU_COLUMNS = register(
-    Transform(
-        "gpu_columns",
-        1,
-        "neighbouring sums, each shared by a column of the group",
-        _make_columns_space,
-        apply_gpu_columns,
-        _predict_lines_s,
-        devices=GPUS,
-    )
+GPU_COLUMNS = register_family(
+    "gpu_columns",
+    1,
+    "neighbouring sums, each shared by a column of the group",
+    _make_columns_space,
+    apply_gpu_columns,
+    _predict_lines_s,
 )
-GPU_SPLIT_SUM = register(
-    Transform(
-        "gpu_split_sum",
-        1,
-        "few results of long sums, which work-groups share",
-        _make_split_space,
-        apply_gpu_split_sum,
-        _predict_split_s,
-        devices=GPUS,
-    )
+GPU_SPLIT_SUM = register_family(
+    "gpu_split_sum",
+    1,
+    "few results of long sums, which work-groups share",
+    _make_split_space,
+    apply_gpu_split_sum,
+    _predict_split_s,
 )

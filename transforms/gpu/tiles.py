@@ -31,10 +31,8 @@ from loopy.symbolic import TypeCast
 from pymbolic import primitives as p
 from pymbolic import var
 
-from feinsum.dtypes import is_half
 from feinsum.errors import TransformError
-from feinsum.ir import BatchedEinsum, Extent
-from feinsum.records.environment import DeviceKind
+from feinsum.ir import Extent
 from feinsum.transforms.gpu.heuristics import MAX_COUNTED
 from feinsum.transforms.gpu.layouts import (
     Flat,
@@ -43,33 +41,13 @@ from feinsum.transforms.gpu.layouts import (
     TileLayout,
     split_into_grid_axes,
 )
+from feinsum.transforms.gpu.sources import OperandSource
 from feinsum.transforms.primitives import NestWriter, Schedule
+from feinsum.transforms.primitives.copy_async import AsyncCopy
 from feinsum.transforms.primitives.schedule import Expression, Names
-
-GPUS: frozenset[DeviceKind] = frozenset({"gpu"})
-"""The kinds of devices that these families are for."""
 
 Point: TypeAlias = Mapping[str, Expression]
 """The value of each index."""
-
-
-def has_plain_dtype(einsum: BatchedEinsum) -> bool:
-    """Return whether GPU kernels support all dtypes, of which none may be complex."""
-    return all(
-        operand.dtype.kind in "biuf" or is_half(operand.dtype)
-        for operand in einsum.operands
-    )
-
-
-def is_double(einsum: BatchedEinsum) -> bool:
-    """Return whether all operands are of double precision."""
-    return {operand.dtype for operand in einsum.operands} == {np.dtype(np.float64)}
-
-
-def has_half_dtype(einsum: BatchedEinsum) -> bool:
-    """Tell whether all operands are of one type of half precision."""
-    dtypes = {operand.dtype for operand in einsum.operands}
-    return len(dtypes) == 1 and all(map(is_half, dtypes))
 
 
 def express_extent(extent: Extent) -> Expression:
@@ -97,20 +75,6 @@ class Items(NamedTuple):
         """The number of a work-item in its group."""
         strides = tuple(prod(self.sizes[:k]) for k in range(len(self.sizes)))
         return TileLayout(self.sizes, strides)(*map(var, self.inames))
-
-
-class OutputGrid(NamedTuple):
-    """A work-item, or a row of them, for each entry of an output.
-
-    Attributes:
-        groups: the inames of the work-groups.
-        item: the iname of the entries of a group.
-        points: the value of each index of the output.
-    """
-
-    groups: Names
-    item: str
-    points: dict[str, Expression]
 
 
 @dataclass(frozen=True)
@@ -208,6 +172,10 @@ class GroupWriter(NestWriter):
         element: a long index of which a group has ``n_elements`` values at a time. In
             points of the group, it is counted from the group's first one. By default
             there is none.
+
+    Attributes:
+        extent: the extent of the element.
+        group: the iname of the groups; see :meth:`loop_over_groups`.
     """
 
     def __init__(
@@ -215,6 +183,8 @@ class GroupWriter(NestWriter):
     ) -> None:
         super().__init__(schedule)
         self.element, self.n_elements = element, n_elements
+        self.extent = schedule.extents[element] if element else 0
+        self.group = ""
 
     # extents within a group
 
@@ -233,12 +203,17 @@ class GroupWriter(NestWriter):
     def flat(self, indices: Names) -> Flat:
         return Flat(indices, tuple(self.length(i) for i in indices))
 
-    def points_of_all(self, points: Point, group: str) -> dict[str, Expression]:
+    def loop_over_groups(self) -> None:
+        """Loop over groups that have ``n_elements`` elements each."""
+        limit = f"{self.n_elements}*{{}} < {self.extent}"
+        self.group = self.loop("group", limit, tag="g.0")
+
+    def points_of_all(self, points: Point) -> dict[str, Expression]:
         """Return points with elements counted from the first of all groups."""
         # points without an element are the same for all groups
         if self.element not in points:
             return dict(points)
-        start = self.n_elements * var(group)
+        start = self.n_elements * var(self.group)
         return {**points, self.element: p.Sum((start, points[self.element]))}
 
     # loops
@@ -253,8 +228,14 @@ class GroupWriter(NestWriter):
         inames = {i: self.loop(i, size=self.length(i), tag=tag) for i in indices}
         return [*inames.values()], {i: var(iname) for i, iname in inames.items()}
 
-    def loop_over_output(self, stem: str, n_items: int, tag: str = "l.0") -> OutputGrid:
+    def loop_over_output(
+        self, stem: str, n_items: int, tag: str = "l.0"
+    ) -> tuple[list[str], str, dict[str, Expression]]:
         """Loop over the output, with ``n_items`` entries in a group.
+
+        Returns:
+            The inames of the groups, that of the entries of a group, and the value of
+            each index of the output.
 
         Raises:
             TransformError: if the output has more run-time extents than a grid axes.
@@ -275,7 +256,7 @@ class GroupWriter(NestWriter):
         for axis, flat in enumerate(outer_axes, start=1):
             groups.append(self.loop("group", size=flat.extents[0], tag=f"g.{axis}"))
             points[flat.indices[0]] = var(groups[-1])
-        return OutputGrid(tuple(groups), item, points)
+        return groups, item, points
 
     def strided(
         self, stem: str, item: str, n_items: int, *limits: str
@@ -309,6 +290,33 @@ class GroupWriter(NestWriter):
             ],
             tuple(insn_id for _, insn_id in scalars),
         )
+
+    def begin_copy(
+        self,
+        entry: p.Subscript,
+        source: OperandSource,
+        values: Sequence[Expression],
+        n_copied: tuple[str, str],
+        loops: Names,
+        before: Names,
+        lanes: int = 1,
+    ) -> str:
+        """Begin an asynchronous copy to shared memory; return the statement's id.
+
+        Args:
+            entry: the first entry that is written.
+            source: the array that is read.
+            values: arguments of the operand there.
+            n_copied: the scalar with the number of entries to copy, and the id of the
+                statement that computes it; the others are set to zero.
+            loops: inames of the loops around the statements.
+            before: ids of the statements before them.
+            lanes: contiguous entries that are written.
+        """
+        target, target_id = self.point_to(entry, loops, before)
+        origin, origin_id = self.scalar("origin", source.at(values), loops, before)
+        copy = AsyncCopy(lanes, target, (source.array, origin), n_copied[0])
+        return self.state("copy", copy, loops, (target_id, origin_id, n_copied[1]))
 
     # sums
 
@@ -348,33 +356,43 @@ class GroupWriter(NestWriter):
     def add_in_tree(
         self,
         entry: Callable[[Expression], Expression],
+        value: Expression,
+        item: str,
         n: int,
         around: Sequence[str],
-        last: str,
+        after: Collection[str],
         tag: str = "l.0",
-    ) -> str:
-        """Sum ``n`` shared numbers into the first one; return the id of the last step.
+    ) -> tuple[str, str]:
+        """Sum a number of each of ``n`` work-items into the first entry.
 
         Rewrite::
 
+            entry[item] = value
+            (barrier)
             for half in n/2, ..., 2, 1:  if lane < half:
                 entry[lane] = entry[lane] + entry[lane + half]
                 (barrier)
 
         Args:
-            entry: maps a position to one of the numbers.
-            n: how many numbers there are, a power of two.
+            entry: maps a position to an entry of shared memory.
+            value: the number of a work-item.
+            item: the iname of the work-items.
+            n: how many there are, a power of two.
             around: inames of the loops around the statements.
-            last: id of the statement before.
-            tag: the axis of the group whose work-items add.
+            after: ids of the statements before.
+            tag: the axis of the group that has the work-items.
+
+        Returns:
+            A loop that only the first work-item enters, and the id of the last step.
         """
+        last = self.assign("share", entry(var(item)), value, [*around, item], after)
         # Loopy puts a barrier between two steps, as each reads what the other writes
         while n := n // 2:
             lane = self.loop("lane", size=n, tag=tag)
             near, far = entry(var(lane)), entry(p.Sum((var(lane), n)))
             loops = [*around, lane]
             last = self.assign("halve", near, p.Sum((near, far)), loops, [last])
-        return last
+        return self.loop("lane", size=1, tag=tag), last
 
     # values of a flat index
 

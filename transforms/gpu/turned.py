@@ -23,23 +23,23 @@ from pymbolic import var
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import MachineModel, count_distinct_bytes, count_points
+from feinsum.transforms.cost import Gpu, count_points
 from feinsum.transforms.gpu.cost import (
-    LaunchWork,
     count_factors,
     count_group_bytes,
     count_request_cycles,
     get_itemsize,
     list_loads,
-    predict_launch_s,
+    predict_kernel_s,
 )
+from feinsum.transforms.gpu.families import has_plain_dtype, register_family
 from feinsum.transforms.gpu.heuristics import BARRIER_CYCLES, OVERHEAD_CYCLES, WARP
 from feinsum.transforms.gpu.layouts import flatten_indices
-from feinsum.transforms.gpu.tiles import GPUS, GroupWriter, Point, has_plain_dtype
+from feinsum.transforms.gpu.tiles import GroupWriter, Point
 from feinsum.transforms.library.turned import find_turned_index
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.schedule import multiply_rules
-from feinsum.transforms.registry import Parameters, Table, Transform, register
+from feinsum.transforms.registry import Parameters, Table
 from feinsum.transforms.roles import get_number, get_text
 
 SIDE = WARP
@@ -134,11 +134,8 @@ def _make_space(workload: Workload) -> Table | None:
     return {"turned": (turned,), "rows": (8, 4, 16)}
 
 
-def _predict_s(
-    einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
-) -> float:
+def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds; reads and writes are both contiguous."""
-    assert machine.gpu is not None
     rows, read = get_number(parameters, "rows"), get_text(parameters, "turned")
     written = einsum.output[-1]
     lanes_along = {i: [{i: k} for k in range(WARP)] for i in (read, written)}
@@ -154,31 +151,25 @@ def _predict_s(
     n_squares = sum(_is_transposed(term, read, written) for term, _ in terms)
     # each square is written and read, in addition to the operands and the result
     work = steps * (cycles + 2 * OVERHEAD_CYCLES + 2 * n_squares) + BARRIER_CYCLES
-    return predict_launch_s(
-        machine.gpu,
-        LaunchWork(
-            n_groups=n_groups,
-            n_items=SIDE * rows,
-            itemsize=itemsize,
-            multiply_adds=n_groups * SIDE**2 * count_factors(einsum),
-            requests=n_groups * rows * work,
-            cached_bytes=n_groups
-            * count_group_bytes(einsum, {read: SIDE, written: SIDE}),
-            distinct_bytes=sum(count_distinct_bytes(einsum)),
-            steps=2,
-            shared_bytes=n_squares * SIDE * (SIDE + 1) * itemsize,
-        ),
+    group_bytes = count_group_bytes(einsum, {read: SIDE, written: SIDE})
+    return predict_kernel_s(
+        gpu,
+        einsum,
+        n_groups=n_groups,
+        n_items=SIDE * rows,
+        multiply_adds=n_groups * SIDE**2 * count_factors(einsum),
+        requests=n_groups * rows * work,
+        cached_bytes=n_groups * group_bytes,
+        steps=2,
+        shared_bytes=n_squares * SIDE * (SIDE + 1) * itemsize,
     )
 
 
-GPU_TURNED = register(
-    Transform(
-        "gpu_turned",
-        1,
-        "operands that are read along one index and written along another",
-        _make_space,
-        apply_gpu_turned,
-        _predict_s,
-        devices=GPUS,
-    )
+GPU_TURNED = register_family(
+    "gpu_turned",
+    1,
+    "operands that are read along one index and written along another",
+    _make_space,
+    apply_gpu_turned,
+    _predict_s,
 )

@@ -240,7 +240,15 @@ def peel_remainder(
     # the size of the grid then has a closed form, whatever bounds the nests inside
     schedule = hoist_inames(schedule, shared)
     schedule, copies = _with_copied_rows(schedule)
-    schedule, renamed = _with_own_inames(schedule, copies, shared)
+    used = {
+        iname
+        for insn_id in copies
+        for iname in schedule.kernel.id_to_insn[insn_id].reduction_inames()
+        | schedule.kernel.id_to_insn[insn_id].within_inames
+    }
+    inames = sorted(used - set(shared))
+    schedule, renamed = with_own_inames(schedule, copies, inames, "remainder")
+    schedule = separate_inames(schedule, tuple(renamed.values()))
     remainder_iname = renamed[block.inner]
     schedule = _constrain_domain(
         schedule, block.inner, block.outer, f"{block.position()} < {full}", extent
@@ -283,30 +291,20 @@ def _without_order(insn: lp.InstructionBase, other_id: str) -> lp.InstructionBas
     return insn.copy(no_sync_with=frozenset({*insn.no_sync_with, (other_id, "any")}))
 
 
-def _with_own_inames(
-    schedule: Schedule, copies: Names, shared: Sequence[str]
+def with_own_inames(
+    schedule: Schedule, instructions: Names, inames: Collection[str], suffix: str
 ) -> tuple[Schedule, dict[str, str]]:
-    """Give the copies inames of their own, except for the shared ones."""
-    kernel = schedule.kernel
-    used = {
-        iname
-        for insn_id in copies
-        for iname in kernel.id_to_insn[insn_id].reduction_inames()
-        | kernel.id_to_insn[insn_id].within_inames
-    }
-    renamed = {
-        iname: schedule.fresh(f"{iname}_remainder")
-        for iname in sorted(used - set(shared))
-    }
-    schedule = schedule.with_unit(
-        lp.duplicate_inames(
-            schedule.t_unit,
-            tuple(renamed),
-            new_inames=list(renamed.values()),
-            within=_match_any(copies),
-        )
+    """Give instructions their own copies of inames; return the copy of each."""
+    copies = {iname: schedule.fresh(f"{iname}_{suffix}") for iname in inames}
+    if not copies:
+        return schedule, copies
+    t_unit = lp.duplicate_inames(
+        schedule.t_unit,
+        tuple(copies),
+        new_inames=list(copies.values()),
+        within=_match_any(instructions),
     )
-    return separate_inames(schedule, tuple(renamed.values())), renamed
+    return schedule.with_unit(t_unit), copies
 
 
 def _constrain_domain(

@@ -22,7 +22,7 @@ from pymbolic import var
 from feinsum.errors import TransformError
 from feinsum.ir import Extent
 from feinsum.raising import names_of
-from feinsum.transforms.primitives.loops import intersect_sets
+from feinsum.transforms.primitives.loops import intersect_sets, with_own_inames
 from feinsum.transforms.primitives.schedule import (
     Expression,
     Names,
@@ -314,8 +314,15 @@ def stage_accumulator(
     )
     steps = _make_steps(insn, ids, accumulator, value, dtype)
     shape = tuple(schedule.kernel.get_constant_iname_length(i) for i in axes)
-    schedule = _with_steps(schedule, insn, steps)
-    schedule = _with_private_array(schedule, name, shape, dtype)
+    array = lp.TemporaryVariable(
+        name, dtype, shape=shape, address_space=lp.AddressSpace.PRIVATE
+    )
+    kernel = schedule.kernel
+    other_statements = [i for i in kernel.instructions if i.id != instruction]
+    schedule = schedule.with_kernel(
+        instructions=[*other_statements, *steps.values()],
+        temporary_variables={**kernel.temporary_variables, name: array},
+    )
     if lane is not None:
         schedule = vectorize_last_axis(schedule, name)
     if value.inames:
@@ -325,26 +332,10 @@ def stage_accumulator(
         schedule = schedule.with_unit(lp.prioritize_loops(schedule.t_unit, nesting))
     for step, tag in (("zero", "vec"), ("store", store_tag)):
         if step in steps:
-            schedule = _with_own_inames(schedule, steps[step].id, axes, lane, tag)
+            schedule, copies = with_own_inames(schedule, (steps[step].id,), axes, "own")
+            tags = {copies[lane]: tag} if lane is not None else {}
+            schedule = schedule.with_unit(lp.tag_inames(schedule.t_unit, tags))
     return schedule
-
-
-def _with_steps(
-    schedule: Schedule, insn: lp.Assignment, steps: Mapping[str, lp.Assignment]
-) -> Schedule:
-    """Replace an instruction by its steps."""
-    other_statements = [i for i in schedule.kernel.instructions if i.id != insn.id]
-    return schedule.with_kernel(instructions=[*other_statements, *steps.values()])
-
-
-def _with_private_array(
-    schedule: Schedule, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> Schedule:
-    array = lp.TemporaryVariable(
-        name, dtype, shape=shape, address_space=lp.AddressSpace.PRIVATE
-    )
-    temporaries = schedule.kernel.temporary_variables
-    return schedule.with_kernel(temporary_variables={**temporaries, name: array})
 
 
 def _take_apart(value: Expression, is_shifted: bool) -> _Sum:
@@ -393,25 +384,3 @@ def _make_steps(
         ),
         "store": store,
     }
-
-
-def _with_own_inames(
-    schedule: Schedule,
-    instruction: str,
-    inames: Sequence[str],
-    lane: str | None,
-    lane_tag: str,
-) -> Schedule:
-    """Give an instruction its own copies of ``inames``; tag the copy of the lane."""
-    copies = {iname: schedule.fresh(f"{iname}_own") for iname in inames}
-    t_unit = schedule.t_unit
-    if copies:
-        t_unit = lp.duplicate_inames(
-            t_unit,
-            tuple(copies),
-            within=f"id:{instruction}",
-            new_inames=list(copies.values()),
-        )
-    if lane is not None:
-        t_unit = lp.tag_inames(t_unit, {copies[lane]: lane_tag})
-    return schedule.with_unit(t_unit)

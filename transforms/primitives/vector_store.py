@@ -136,56 +136,11 @@ def is_contiguous(schedule: Schedule, row: int, index: str) -> bool:
     return _get_strides(schedule, row).get(var(schedule.inames[index])) == 1
 
 
-def make_vector_store(
-    kernel: lp.LoopKernel,
-    store: lp.Assignment,
-    lanes: int,
-    offset: str,
-    *,
-    is_streamed: bool,
-) -> lp.CInstruction:
-    """Make a statement that stores a private vector at the entry of its first lane.
-
-    Rewrite::
-
-        out[i,4*j] = vector
-
-        feinsum_store(double, 4, vector, out, place);
-
-    The kernel needs the macros: see :func:`with_store_macros`.
-
-    Args:
-        kernel: the kernel of the statement.
-        store: an assignment of the vector to an entry.
-        lanes: entries of the vector.
-        offset: a private scalar that has the value of :func:`compute_offset`.
-        is_streamed: whether it bypasses the caches, if the vector is aligned there.
-    """
-    target, vector = store.assignee, store.expression.name
-    array = find_global_array(kernel, target.aggregate.name)
-    macro = "feinsum_stream" if is_streamed else "feinsum_store"
-    element = ELEMENTS[array.dtype.numpy_dtype.itemsize]
-    return make_c_statement(
-        f"{macro}({element}, {lanes}, {vector}, {array.name}, {offset});",
-        store.id,
-        store.within_inames,
-        store.depends_on,
-        read_variables=frozenset({vector, offset}),
-        assignees=(target,),
-        no_sync_with=store.no_sync_with,
-    )
-
-
 def compute_offset(kernel: lp.LoopKernel, target: p.Subscript) -> Expression:
     """Return the offset of an entry in the memory of an argument, in entries."""
     array = find_global_array(kernel, target.aggregate.name)
     strides = [tag.stride for tag in array.dim_tags]
     return p.Sum(tuple(n * i for n, i in zip(strides, target.index_tuple, strict=True)))
-
-
-def with_store_macros(schedule: Schedule) -> Schedule:
-    """Return the kernel with the macros of :func:`make_vector_store`."""
-    return schedule.with_preamble(PREAMBLE)
 
 
 def find_global_array(kernel: lp.LoopKernel, name: str) -> Any:

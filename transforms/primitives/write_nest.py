@@ -37,14 +37,16 @@ from feinsum.transforms.primitives.schedule import (
     Names,
     Schedule,
     StatementBuilder,
+    make_c_statement,
     make_scaled_sum,
     make_tagged_statement,
 )
 from feinsum.transforms.primitives.store_pair import PairStore
 from feinsum.transforms.primitives.vector_store import (
+    ELEMENTS,
+    PREAMBLE,
     compute_offset,
-    make_vector_store,
-    with_store_macros,
+    find_global_array,
 )
 
 GRID = ("g.", "l.")
@@ -235,19 +237,13 @@ class NestWriter:
         predicates: Collection[Expression] = (),
     ) -> str:
         """Add an assignment in ``loops``, outermost first, under all ``predicates``."""
-        insn_id = str(self._unused_ids(stem))
-        self._add(
-            lp.Assignment(
-                assignee,
-                value,
-                id=insn_id,
-                within_inames=frozenset(loops),
-                depends_on=frozenset(after) | self._before,
-                predicates=frozenset(predicates),
-            ),
-            loops,
+        statement = lp.Assignment(
+            assignee,
+            value,
+            predicates=frozenset(predicates),
+            **self._make_attributes(stem, loops, after),
         )
-        return insn_id
+        return self._add(statement, loops)
 
     def scalar(
         self, stem: str, value: Expression, loops: Sequence[str], after: Names = ()
@@ -256,14 +252,21 @@ class NestWriter:
         name = self.array(stem, (), np.dtype(np.int64))
         return name, self.assign(stem, var(name), value, loops, after)
 
-    def assign_offset(
+    def point_to(
         self, entry: p.Subscript, loops: Sequence[str], after: Names = ()
-    ) -> tuple[str, str]:
-        """Assign a scalar the offset of an entry of this nest's arrays, in C order."""
-        shape = self._arrays[entry.aggregate.name].shape
-        return self.scalar(
-            "place", _compute_offset(entry.index_tuple, shape), loops, after
-        )
+    ) -> tuple[tuple[str, str], str]:
+        """Assign the offset of an entry of this nest's arrays, in C order, to a scalar.
+
+        Returns:
+            The array and the scalar, as C statements take pointers; and the id.
+        """
+        array, offset = entry.aggregate.name, 0
+        for index, extent in zip(
+            entry.index_tuple, self._arrays[array].shape, strict=True
+        ):
+            offset = p.Sum((p.Product((extent, offset)), index))
+        scalar, computed = self.scalar("place", offset, loops, after)
+        return (array, scalar), computed
 
     def add(
         self,
@@ -273,9 +276,9 @@ class NestWriter:
         after: Collection[str] = (),
     ) -> str:
         """Add a statement that ``build`` makes from its id, loops and dependencies."""
-        insn_id = str(self._unused_ids(stem))
-        self._add(build(insn_id, loops, frozenset(after) | self._before), loops)
-        return insn_id
+        attributes = self._make_attributes(stem, loops, after)
+        insn = build(attributes["id"], loops, attributes["depends_on"])
+        return self._add(insn, loops)
 
     def state(
         self,
@@ -291,15 +294,10 @@ class NestWriter:
 
         The number of axes is for :func:`make_tagged_statement`.
         """
-        schedule, before = self.schedule, frozenset(after) | self._before
-        insn_id = self._unused_ids(stem) if row is None else schedule.instructions[row]
-        self._add(
-            make_tagged_statement(
-                statement, str(insn_id), loops, before, n_axes=n_axes
-            ),
-            loops,
-        )
-        return str(insn_id)
+        rows, before = self.schedule.instructions, frozenset(after) | self._before
+        insn_id = str(self._unused_ids(stem)) if row is None else rows[row]
+        tagged = make_tagged_statement(statement, insn_id, loops, before, n_axes=n_axes)
+        return self._add(tagged, loops)
 
     def barrier(self, loops: Sequence[str], after: Collection[str]) -> str:
         """Add a barrier at which all work-items of a group wait for each other."""
@@ -320,15 +318,10 @@ class NestWriter:
     def _add_barrier(
         self, stem: str, kind: str, loops: Sequence[str], after: Collection[str]
     ) -> str:
-        insn_id = str(self._unused_ids(stem))
-        barrier = lp.BarrierInstruction(
-            insn_id,
-            synchronization_kind=kind,
-            within_inames=frozenset(loops),
-            depends_on=frozenset(after) | self._before,
+        attributes = self._make_attributes(stem, loops, after)
+        return self._add(
+            lp.BarrierInstruction(synchronization_kind=kind, **attributes), loops
         )
-        self._add(barrier, loops)
-        return insn_id
 
     def store(
         self,
@@ -371,8 +364,7 @@ class NestWriter:
         value = self.scaled(row, value)
         if schedule.is_shifted(schedule.instructions[row]):
             value = p.Sum((substitute(schedule.shifts[row]), value))
-        self._add(statement.copy(expression=value), loops)
-        return str(statement.id)
+        return self._add(statement.copy(expression=value), loops)
 
     def store_vector(
         self,
@@ -385,7 +377,13 @@ class NestWriter:
         lanes: int,
         is_streamed: bool,
     ) -> None:
-        """Store a private vector of a row's values; see :func:`make_vector_store`.
+        """Store a private vector of a row's values.
+
+        Rewrite::
+
+            out[i,4*j] = vector
+
+            feinsum_store(double, 4, vector, out, place);
 
         Args:
             row: number of the row.
@@ -394,24 +392,29 @@ class NestWriter:
             loops: inames of the loops around the statement.
             after: ids of the statements before it.
             lanes: entries of the vector.
-            is_streamed: whether the store bypasses the caches.
+            is_streamed: whether the store bypasses the caches, if the vector is aligned
+                in the output.
         """
         kernel = self.schedule.kernel
         target, _ = self._target(row, points, loops, after)
+        array = find_global_array(kernel, target.assignee.aggregate.name)
         offset = self.array("place", (), np.dtype(np.int64))
         flat = compute_offset(kernel, target.assignee)
         other_loops = sorted(target.within_inames - {*loops})
         step = self.assign(offset, var(offset), flat, [*loops, *other_loops], after)
-        statement = target.copy(
-            expression=vector, depends_on=target.depends_on | {step}
-        )
         self._has_vector_stores = True
-        self._add(
-            make_vector_store(
-                kernel, statement, lanes, offset, is_streamed=is_streamed
-            ),
-            loops,
+        macro = "feinsum_stream" if is_streamed else "feinsum_store"
+        element = ELEMENTS[array.dtype.numpy_dtype.itemsize]
+        store = make_c_statement(
+            f"{macro}({element}, {lanes}, {vector.name}, {array.name}, {offset});",
+            target.id,
+            target.within_inames,
+            target.depends_on | {step},
+            read_variables=frozenset({vector.name, offset}),
+            assignees=(target.assignee,),
+            no_sync_with=target.no_sync_with,
         )
+        self._add(store, loops)
 
     def store_pair(
         self,
@@ -437,12 +440,11 @@ class NestWriter:
         target = self._target(row, points, loops, after)[0].assignee
         inside = p.If(p.LogicalAnd(tuple(predicates)), 1, 0) if predicates else 1
         before = tuple(after)
-        source, source_id = self.assign_offset(first, loops, before)
+        source, source_id = self.point_to(first, loops, before)
         flat = compute_offset(kernel, target)
         target_offset, target_id = self.scalar("place", flat, loops, before)
         is_inside, inside_id = self.scalar("inside", inside, loops, before)
-        names = first.aggregate.name, target.aggregate.name
-        store = PairStore((names[1], target_offset), (names[0], source), is_inside)
+        store = PairStore((target.aggregate.name, target_offset), source, is_inside)
         after = (*before, source_id, target_id, inside_id)
         n_axes = len(target.index_tuple)
         self.state("store", store, loops, after, row=row, n_axes=n_axes)
@@ -499,7 +501,7 @@ class NestWriter:
         schedule = schedule.with_unit(t_unit)
         for name in self._vectors:
             schedule = vectorize_last_axis(schedule, name)
-        return with_store_macros(schedule) if self._has_vector_stores else schedule
+        return schedule.with_preamble(PREAMBLE) if self._has_vector_stores else schedule
 
     def _order_loops(self) -> Names:
         """Order all sequential loops, consistently with every statement."""
@@ -534,15 +536,19 @@ class NestWriter:
         insns = self.schedule.kernel.id_to_insn
         return frozenset().union(*(insns[row].depends_on for row in rows)) - rows
 
-    def _add(self, statement: lp.InstructionBase, loops: Sequence[str]) -> None:
+    def _make_attributes(
+        self, stem: str, loops: Sequence[str], after: Collection[str]
+    ) -> dict[str, Any]:
+        """Return the id, the loops and the dependencies of a new statement."""
+        return {
+            "id": str(self._unused_ids(stem)),
+            "within_inames": frozenset(loops),
+            "depends_on": frozenset(after) | self._before,
+        }
+
+    def _add(self, statement: lp.InstructionBase, loops: Sequence[str]) -> str:
+        """Add a statement, and return its id."""
         self._statements.append(statement)
         if len(loops) > 1:
             self._orders.append(tuple(loops))
-
-
-def _compute_offset(indices: Sequence[Expression], shape: Sequence[int]) -> Expression:
-    """Return the offset of an entry in C order."""
-    offset: Expression = 0
-    for index, extent in zip(indices, shape, strict=True):
-        offset = p.Sum((p.Product((extent, offset)), index))
-    return offset
+        return str(statement.id)
