@@ -46,8 +46,14 @@
 /* Terms in a run that are worth a dot product of their own. */
 #define MIN_RUN_OF_DOT 4
 
+/* Terms in a run of a sum over others, too, up to which vectors go along the runs first. */
+#define MAX_SHORT_RUN 24
+
+/* Entries of an operand from which on it may be summed first. */
+#define MIN_LONE 1024
+
 /* Terms of sums from which on a result may be written twice, for vectors of it. */
-#define MIN_TURNED 4
+#define MIN_TURNED 2
 
 /* Whether the last index of the batch has all entries of the result, and those of the
    operands that have it, one behind the other. */
@@ -102,6 +108,19 @@ static int find_lanes(Group *batch, long n_terms)
     return 0;
 }
 
+/* Sums of products of entries whose neighbours in both operands are none in the result. */
+static int has_lanes_across(const Problem *p)
+{
+    const Group *batch = &p->batch;
+    int has = count(&p->rows) == 1 && count(&p->columns) == 1;
+    for (int k = 0; has && k < batch->rank; ++k) {
+        const long *strides = batch->strides[k];
+        if (strides[0] == 1 && strides[1] == 1 && strides[2] != 1 && batch->n[k] >= 4)
+            return 1;
+    }
+    return 0;
+}
+
 static int choose_method(Problem *p, int is_single)
 {
     const long n_rows = count(&p->rows), n_columns = count(&p->columns);
@@ -111,7 +130,7 @@ static int choose_method(Problem *p, int is_single)
         (n_rows * n_columns > 64 || n_terms > 64))
         return PACKED;
     if (has_lanes(&p->batch, n_terms) && n_terms <= 4096 &&
-        (n_terms == 1 || n_rows * n_columns <= 4096))
+        (n_terms == 1 || n_rows == 1 || n_columns == 1 || n_rows * n_columns <= 4096))
         return LANES_OF_BATCH;
     /* for few of each, preparing a vector takes longer than the products */
     if (n_terms == 1 && (n_rows == 1 || n_columns == 1) && n_products < 16)
@@ -131,10 +150,10 @@ static int choose_method(Problem *p, int is_single)
         n_rows * n_terms <= (is_close && !is_streamed ? MAX_DIRECT : MAX_COPIED);
     /* rows of less than a vector */
     const int is_narrow = (p->is_complex ? 2 : 1) * n_rows < (is_single ? 4 : 2);
-    /* lines of a large second operand that are far apart: packing reads ahead more */
-    const long n_second = n_columns * n_terms;
-    const int is_far = n_second >= (1 << 17) && n_terms >= 32 && p->columns.rank > 0 && find_period(&p->columns, 0) > 0;
-    if (!is_far && !is_narrow && is_contiguous(&p->rows, 1) && (are_rows || is_small) &&
+    /* packing reads ahead more where columns of a large operand lie across its lines */
+    const int is_across =
+        find_period(&p->columns, 0) > 1 && n_columns * n_terms >= 2 * MIN_ORDERED;
+    if (!is_across && !is_narrow && is_contiguous(&p->rows, 1) && (are_rows || is_small) &&
         (n_terms <= DIRECT_TERMS || !is_single || !p->is_complex) &&
         (n_columns <= 4 || is_in_cache || n_terms <= 4 ||
          (n_rows <= 8 && n_columns <= 64)))
@@ -226,6 +245,26 @@ static int is_shared_sum(const Problem *p, int n_threads)
            estimate_ns(p) > 2 * PER_THREAD_NS && is_compact(p);
 }
 
+/* Run a problem, with the indices of large operands in the order of their lines. */
+static int run_by_lines(int length, int is_single, Problem *p, int n_threads)
+{
+    /* a batch of short sums has no such operand */
+    const long n_entries = (count(&p->rows) + count(&p->columns)) * count(&p->terms);
+    const int may_order =
+        p->method == PACKED || p->method == DIRECT || p->method == SCALAR;
+    if (p->is_complex || !may_order || n_entries < MIN_ORDERED)
+        return run_problem(length, is_single, p, n_threads);
+    Problem *rest = malloc(sizeof(Problem));
+    if (rest == NULL)
+        return -1;
+    const int has_rest = order_by_lines(p, rest, is_single ? 4 : 8);
+    const int failed = has_rest ? run_by_lines(length, is_single, p, n_threads) ||
+                                      run_by_lines(length, is_single, rest, n_threads)
+                                : run_problem(length, is_single, p, n_threads);
+    free(rest);
+    return failed ? -1 : 0;
+}
+
 /* Sums by several threads: a batch of parts of the longest index of the terms, each with
    results of its own, which are added up in double precision. */
 static int sum_in_parts(int length, const Problem *p, int is_single, int n_threads)
@@ -249,14 +288,15 @@ static int sum_in_parts(int length, const Problem *p, int is_single, int n_threa
     part.batch.strides[last][0] = n * steps[0];
     part.batch.strides[last][1] = n * steps[1];
     part.batch.strides[last][2] = n_results / n_numbers;
-    int failed = run_problem(length, is_single, &part, n_threads);
+    Problem ordered = part;
+    int failed = run_by_lines(length, is_single, &ordered, n_threads);
     if (rest && !failed) {
         part.a = (const char *)p->a + n * n_parts * steps[0] * n_numbers * (long)n_bytes;
         part.b = (const char *)p->b + n * n_parts * steps[1] * n_numbers * (long)n_bytes;
         part.c = parts + n_parts * n_results * n_bytes;
         part.terms.n[split] = rest;
         --part.batch.rank;
-        failed = run_problem(length, is_single, &part, 1);
+        failed = run_by_lines(length, is_single, &part, 1);
     }
     for (long x = 0; x < n_results; ++x) {
         double sum = 0;
@@ -300,6 +340,57 @@ static long order_like(const Index *indices, long n_indices, int array, int othe
     return n_entries;
 }
 
+/* An index of short runs that are summed, if others are summed, too, which are no runs:
+   vectors go along the runs then, before these are summed. Else -1. */
+static int find_short_run(const Index *indices, long n_indices)
+{
+    int run = -1;
+    long n_others = 1;
+    for (long k = 0; k < n_indices; ++k)
+        if (!indices[k].is_in[2] && indices[k].strides[0] == 1 && indices[k].extent > 1)
+            run = (int)k;
+        else if (!indices[k].is_in[2])
+            n_others *= indices[k].extent;
+    if (run < 0 || indices[run].extent > MAX_SHORT_RUN || n_others < 8)
+        return -1;
+    for (long k = 0; k < n_indices; ++k) /* it continues the run */
+        if (!indices[k].is_in[2] && indices[k].strides[0] == indices[run].extent)
+            return -1;
+    return run;
+}
+
+/* Sum over all indices but those of short runs, and then over these. */
+static int sum_twice(int is_single, const Index *indices, long n_indices, int run,
+                     const void *a, void *c, int n_threads)
+{
+    Index first[MAX_INDICES], second[MAX_INDICES];
+    long n_entries = 1, n = 0;
+    for (long k = n_indices - 1; k >= -1; --k) { /* the run is the last index */
+        const Index *x = &indices[k < 0 ? run : n_indices - 1 - k];
+        if (k >= 0 && (x == &indices[run] || !x->is_in[2]))
+            continue;
+        second[n++] = *x;
+    }
+    for (long k = n - 1; k >= 0; --k) {
+        second[k].strides[0] = n_entries;
+        n_entries *= second[k].extent;
+    }
+    memcpy(first, indices, n_indices * sizeof(Index));
+    for (long k = 0, kept = 0; k < n_indices; ++k) {
+        first[k].strides[2] = 0;
+        if (k == run)
+            first[k].is_in[2] = 1, first[k].strides[2] = 1;
+        else if (first[k].is_in[2])
+            first[k].strides[2] = second[kept++].strides[0];
+    }
+    char *sums = malloc(n_entries * (is_single ? 4 : 8));
+    const int failed = sums == NULL ||
+                       sum_strided(is_single, 0, first, n_indices, a, sums, n_threads) ||
+                       sum_strided(is_single, 0, second, n, sums, c, n_threads);
+    free(sums);
+    return failed ? -1 : 0;
+}
+
 int sum_strided(int is_single, int is_complex, const Index *indices, long n_indices,
                 const void *a, void *c, int n_threads)
 {
@@ -317,6 +408,9 @@ int sum_strided(int is_single, int is_complex, const Index *indices, long n_indi
                    numbers[n].extent >= MIN_RUN_OF_DOT;
         ++n;
     }
+    const int inner = find_short_run(numbers, n);
+    if (!is_complex && inner >= 0)
+        return sum_twice(is_single, numbers, n, inner, a, c, n_threads);
     if (is_complex && has_run)
         return contract(is_single, 1, numbers, n, a, NULL, c, n_threads, 0);
     for (long k = 0; is_complex && k < n; ++k)
@@ -348,6 +442,18 @@ static int contract_turned(int is_single, int is_complex, const Index *indices,
         sum_strided(is_single, is_complex, back, n_indices, result, c, n_threads);
     free(result);
     return failed ? -1 : 0;
+}
+
+/* Whether the result has the indices of an operand in another order. */
+static int is_turned(const Index *indices, long n_indices, int operand)
+{
+    Index turned[MAX_INDICES], back[MAX_INDICES];
+    order_like(indices, n_indices, 2, operand, turned, back);
+    for (long k = 0; k < n_indices; ++k)
+        if (indices[k].is_in[2] && indices[k].extent > 1 &&
+            turned[k].strides[2] != indices[k].strides[2])
+            return 1;
+    return 0;
 }
 
 /* Whether the neighbours in a large operand, of a product that is no matrix, are none in
@@ -382,9 +488,65 @@ static int contract_copied(int is_single, int is_complex, const Index *indices,
     return failed ? -1 : 0;
 }
 
+/* The operand of which a sum over indices that no other array has is worth its own pass,
+   as products are fewer then; else -1. */
+static int find_lone_sum(const Index *indices, long n_indices)
+{
+    long n_lone[2] = {1, 1}, n_entries[2] = {1, 1};
+    for (long k = 0; k < n_indices; ++k)
+        for (int x = 0; x < 2; ++x) {
+            const Index *i = &indices[k];
+            n_entries[x] *= i->is_in[x] ? i->extent : 1;
+            n_lone[x] *= i->is_in[x] && !i->is_in[!x] && !i->is_in[2] ? i->extent : 1;
+        }
+    for (int x = 0; x < 2; ++x)
+        if (n_lone[x] >= 4 && n_entries[x] >= MIN_LONE && n_entries[!x] > 1)
+            return x;
+    return -1;
+}
+
+/* Sum an operand over the indices that no other array has, and contract its sums. */
+static int contract_sums(int is_single, int is_complex, const Index *indices,
+                         long n_indices, const void *a, const void *b, void *c,
+                         int n_threads, int operand)
+{
+    const long entry_bytes = (is_single ? 4 : 8) * (is_complex ? 2 : 1);
+    Index of_sums[MAX_INDICES], summed[MAX_INDICES];
+    long n_entries = 1, n = 0, n_summed = 0;
+    for (long k = n_indices - 1; k >= 0; --k) {
+        const Index *x = &indices[k];
+        const int is_own = x->is_in[operand], is_lone = is_own && !x->is_in[!operand] &&
+                                                        !x->is_in[2];
+        const int is_kept = is_own && !is_lone;
+        if (is_own)
+            of_sums[n++] = (Index){x->extent, {x->strides[operand], 0,
+                                               is_kept ? n_entries : 0},
+                                   {1, 0, is_kept}};
+        if (!is_lone) {
+            summed[n_summed] = *x;
+            if (is_kept)
+                summed[n_summed].strides[operand] = n_entries;
+            ++n_summed;
+        }
+        n_entries *= is_kept ? x->extent : 1;
+    }
+    char *sums = malloc(n_entries * entry_bytes);
+    const int failed =
+        sums == NULL ||
+        sum_strided(is_single, is_complex, of_sums, n, operand ? b : a, sums, n_threads) ||
+        contract_strided(is_single, is_complex, summed, n_summed, operand ? a : sums,
+                         operand ? sums : b, c, n_threads);
+    free(sums);
+    return failed ? -1 : 0;
+}
+
 int contract_strided(int is_single, int is_complex, const Index *indices, long n_indices,
                      const void *a, const void *b, void *c, int n_threads)
 {
+    const int operand = find_lone_sum(indices, n_indices);
+    if (operand >= 0)
+        return contract_sums(is_single, is_complex, indices, n_indices, a, b, c, n_threads,
+                             operand);
     return contract(is_single, is_complex, indices, n_indices, a, b, c, n_threads, 2);
 }
 
@@ -406,24 +568,6 @@ static int choose_length(const Problem *p, int is_single)
     }
     /* gcc 12 permutes vectors of 64 bytes wrongly */
     return p->is_complex && p->method != PACKED && length > 1 ? 1 : length;
-}
-
-/* Run a problem, with the indices of large operands in the order of their lines. */
-static int run_by_lines(int length, int is_single, Problem *p, int n_threads)
-{
-    const long n_entries = (count(&p->rows) + count(&p->columns)) * count(&p->terms);
-    const int may_order = p->method == PACKED || p->method == DIRECT;
-    if (p->is_complex || !may_order || n_entries < MIN_ORDERED)
-        return run_problem(length, is_single, p, n_threads);
-    Problem *rest = malloc(sizeof(Problem));
-    if (rest == NULL)
-        return -1;
-    const int has_rest = order_by_lines(p, rest, is_single ? 4 : 8);
-    const int failed = has_rest ? run_by_lines(length, is_single, p, n_threads) ||
-                                      run_by_lines(length, is_single, rest, n_threads)
-                                : run_problem(length, is_single, p, n_threads);
-    free(rest);
-    return failed ? -1 : 0;
 }
 
 /* Of a batch of small products, the operand that has its entries across those of the result
@@ -461,7 +605,9 @@ static int contract(int is_single, int is_complex, const Index *indices, long n_
         return contract_copied(is_single, is_complex, indices, n_indices, a, b, c,
                                n_threads, small, 2, n_copies - 1);
     }
-    if (is_by_entry && find_tiles(indices, n_indices, p)) {
+    if (is_by_entry &&
+        (find_tiles(indices, n_indices, p) ||
+         (!is_complex && set_periodic(indices, n_indices, p)))) {
         const int failed = run_problem(get_longest_vector(), is_single, p, n_threads);
         free(p);
         return failed;
@@ -471,9 +617,11 @@ static int contract(int is_single, int is_complex, const Index *indices, long n_
         p->a = b, p->b = a;
     fill_groups(indices, n_indices, is_swapped, p);
     p->method = choose_method(p, is_single);
+    const int is_scattered_batch = !is_complex && p->batch.rank > 0 &&
+                                   (p->method == LANES_OF_BATCH || p->method == PACKED);
     if ((p->method != LANES_OF_BATCH || !is_complex) && p->method != DOT &&
         count(&p->terms) == 1 &&
-        (count(&p->rows) == 1 || count(&p->columns) == 1)) {
+        (count(&p->rows) == 1 || count(&p->columns) == 1 || is_scattered_batch)) {
         p->a = a, p->b = b;
         set_lines(indices, n_indices, p);
     }
@@ -483,10 +631,11 @@ static int contract(int is_single, int is_complex, const Index *indices, long n_
         return contract_copied(is_single, is_complex, indices, n_indices, a, b, c,
                                n_threads, across, 2, 1);
     }
+    const int is_vector = (count(&p->rows) == 1) != (count(&p->columns) == 1);
+    const int large = is_swapped == (count(&p->columns) == 1);
     if (n_copies > 0 && (p->method == PACKED || p->method == SCALAR) &&
-        count(&p->terms) >= MIN_TURNED &&
-        (count(&p->rows) == 1) != (count(&p->columns) == 1)) {
-        const int large = is_swapped == (count(&p->columns) == 1);
+        count(&p->terms) >= MIN_TURNED && (is_vector || has_lanes_across(p)) &&
+        (count(&p->terms) >= 4 || is_turned(indices, n_indices, large))) {
         const int is_copied = n_copies > 1 && is_scattered(indices, n_indices, large) &&
                               count(&p->rows) + count(&p->columns) > MIN_SHARED_ENTRY;
         free(p);

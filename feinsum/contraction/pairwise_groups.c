@@ -157,6 +157,37 @@ static void take_last(Group *batch, Group *group)
     batch->rank -= last >= 0;
 }
 
+int find_periodic(const Problem *p)
+{
+    const long *row = p->rows.strides[0], *column = p->columns.strides[0];
+    const long length = p->columns.n[0];
+    if (length < 2 || length > MAX_PERIOD || p->rows.n[0] < TILE || row[2] != length ||
+        column[2] != 1)
+        return -1;
+    for (int x = 0; x < 2; ++x)
+        if (row[x] == 0 && column[x] == 1 && row[!x] == length && column[!x] == 1)
+            return x;
+    return -1;
+}
+
+int set_periodic(const Index *indices, long n_indices, Problem *p)
+{
+    p->batch.rank = 0;
+    for (long k = 0; k < n_indices; ++k)
+        if (indices[k].extent > 1)
+            insert_index(&p->batch, indices[k].extent, indices[k].strides, 2);
+    merge_indices(&p->batch);
+    if (p->batch.rank >= 2) {
+        take_last(&p->batch, &p->columns);
+        take_last(&p->batch, &p->rows);
+        p->method = TILED, p->is_turned = 0;
+        if (find_periodic(p) >= 0)
+            return 1;
+    }
+    p->batch.rank = p->rows.rank = p->columns.rank = 0;
+    return 0;
+}
+
 /* Without a sum, lines of the index with the nearest neighbours in the result, of those
    that are long. */
 void set_lines(const Index *indices, long n_indices, Problem *p)
@@ -363,6 +394,7 @@ int order_by_lines(Problem *p, Problem *rest, int entry_bytes)
     if (find_unit(&p->terms, 0) < 0)
         return n_second >= n_first &&
                order_group(p, &p->terms, 1, 0, n_terms, rest, entry_bytes);
-    return p->method == PACKED &&
-           order_group(p, &p->terms, 1, RUN_OF_TERMS, LINE_OF_ROWS, rest, entry_bytes);
+    const long line_of_terms = p->method == SCALAR ? RUN_OF_TERMS : LINE_OF_ROWS;
+    return p->method != DIRECT && order_group(p, &p->terms, 1, RUN_OF_TERMS, line_of_terms,
+                                              rest, entry_bytes);
 }

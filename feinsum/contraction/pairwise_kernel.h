@@ -282,14 +282,16 @@ static void NAME(scalar)(
         for (long j = 0; j < o->n_columns; ++j) {
             const T *x = a + o->rows_a[i], *y = b + o->columns_b[j];
             T *z = c + o->rows_c[i] + o->columns_c[j];
-            if (o->n_terms == 1) {
+            if (o->n_terms == 1 && !o->is_added) {
                 x += o->terms_a[0], y += o->terms_b[0];
                 for (long e = 0; e < n; ++e)
                     z[e * step_c] = x[e * step_a] * y[e * step_b];
                 continue;
             }
-            for (long e = 0; e < n; ++e)
-                z[e * step_c] = NAME(sum_products)(x + e * step_a, y + e * step_b, o);
+            for (long e = 0; e < n; ++e) {
+                const T sum = NAME(sum_products)(x + e * step_a, y + e * step_b, o);
+                z[e * step_c] = o->is_added ? z[e * step_c] + sum : sum;
+            }
         }
 }
 
@@ -297,19 +299,18 @@ static inline __attribute__((always_inline)) void NAME(all_lanes)(
     const T *a, const T *b, T *c, const Offsets *o, long n, const int a_has,
     const int b_has)
 {
-    /* With a sum, entries of the operands are used again before the next lanes come;
-       without one, memory is read and written in runs. */
+    /* With a sum, entries of the operands are used again before the next lanes come, some
+       rows and columns at a time; without one, memory is read and written in runs. */
     Offsets one = *o;
-    const int is_sum = o->n_terms > 1;
-    const long n_tiles = is_sum ? 1 : o->n_rows * o->n_columns;
-    if (!is_sum)
-        one.n_rows = one.n_columns = 1;
-    for (long tile = 0; tile < n_tiles; ++tile) {
-        if (!is_sum) {
-            const long i = tile / o->n_columns, j = tile % o->n_columns;
-            one.rows_a = o->rows_a + i, one.rows_c = o->rows_c + i;
-            one.columns_b = o->columns_b + j, one.columns_c = o->columns_c + j;
-        }
+    const long block = o->n_terms > 1 ? 32 : 1;
+    const long n_high = (o->n_rows + block - 1) / block;
+    const long n_wide = (o->n_columns + block - 1) / block;
+    for (long tile = 0; tile < n_high * n_wide; ++tile) {
+        const long i = tile / n_wide * block, j = tile % n_wide * block;
+        one.n_rows = min(block, o->n_rows - i);
+        one.n_columns = min(block, o->n_columns - j);
+        one.rows_a = o->rows_a + i, one.rows_c = o->rows_c + i;
+        one.columns_b = o->columns_b + j, one.columns_c = o->columns_c + j;
         long e = 0;
         for (; e + 4 * LANES <= n; e += 4 * LANES)
             NAME(lanes)(a + a_has * e, b + b_has * e, c + e, &one, a_has, b_has, 4);
@@ -556,12 +557,20 @@ static int NAME(by_rows)(const Problem *p, const Part *part, Offsets *o)
             continue;
         }
         /* in blocks, so that the error does not grow with the number of terms */
-        for (long j = 0; j < o->n_columns; j += DIRECT_COLUMNS)
+        for (long j = 0; j < o->n_columns; j += DIRECT_COLUMNS) {
+            const long n = min(DIRECT_COLUMNS, o->n_columns - j);
+            const long *columns_b = o->columns_b + j, *columns_c = o->columns_c + j;
+            long block_b[DIRECT_COLUMNS], block_c[DIRECT_COLUMNS];
+            if (o->n_columns > LISTED_COLUMNS) {
+                offsets(&p->columns, part->first_column + j, n, 0, block_b);
+                offsets(&p->columns, part->first_column + j, n, 1, block_c);
+                columns_b = block_b, columns_c = block_c;
+            }
             for (long k = 0; k < n_terms; k += DIRECT_TERMS)
                 NAME(direct)(a, of_copy.terms_a + k, b, o->terms_b + k,
-                             min(DIRECT_TERMS, n_terms - k), o->columns_b + j,
-                             min(DIRECT_COLUMNS, o->n_columns - j), c, o->columns_c + j,
+                             min(DIRECT_TERMS, n_terms - k), columns_b, n, c, columns_c,
                              n_rows, k == 0);
+        }
     }
     if (copy != NULL)
         free(of_copy.terms_a);
@@ -649,12 +658,19 @@ static int NAME(run)(const Problem *p, const Part *part)
         const long *steps = outer.rank ? outer.strides[--outer.rank] : none;
         a += size * steps[0] * part->first_batch, b += size * steps[1] * part->first_batch;
         c += size * steps[2] * part->first_batch;
-        start(&outer, 0, &at);
         const int is_run = p->method == SCALAR || steps[2] == 1;
-        for (long e = count(&outer); e > 0; --e, step(&outer, 1, &at))
-            (is_run ? NAME(along_batch) : NAME(spread))(
-                p, a + size * at.a, b + size * at.b, c + size * at.c, &o, part->n_batch,
-                steps);
+        const long n_terms = count(&p->terms), n_listed = o.n_terms;
+        for (long k = 0; k < n_terms; k += n_listed) {
+            if (k) {
+                o.n_terms = min(n_listed, n_terms - k), o.is_added = 1;
+                list_terms(&p->terms, k, &o);
+            }
+            start(&outer, 0, &at);
+            for (long e = count(&outer); e > 0; --e, step(&outer, 1, &at))
+                (is_run ? NAME(along_batch) : NAME(spread))(
+                    p, a + size * at.a, b + size * at.b, c + size * at.c, &o,
+                    part->n_batch, steps);
+        }
         free(o.memory);
         return 0;
     }

@@ -164,7 +164,7 @@ static inline int NAME(are_neighbours)(const long *offsets, long period)
 }
 
 /* One full strip, of entries that lie in a run, or of terms that do, each that far behind
-   the other in the list of terms. Lines of eight terms are read as a whole. */
+   the other in the list of terms, or of others. Lines of eight terms are read at once. */
 static inline __attribute__((always_inline)) void NAME(pack_strip)(
     const T *from, const long *along, const long *terms, long n_terms, int is_run,
     int are_terms_run, long period, T *to, const int width)
@@ -191,6 +191,9 @@ static inline __attribute__((always_inline)) void NAME(pack_strip)(
                     lines[line] += 4;
             }
         }
+        for (; period == 0 && first < n_terms; ++first)
+            for (int line = r; line < r + n; ++line)
+                to[first * width + line] = from[along[line] + terms[first]];
         for (; first < n_terms; first += 2 * 4 * period)
             for (long k = first; k < min(first + period, n_terms); ++k)
                 for (long m = k; m < min(k + 2 * 4 * period, n_terms); m += 4 * period) {
@@ -276,7 +279,7 @@ static inline __attribute__((always_inline)) void NAME(pack)(
     for (; i < n_full; i += width, to += width * n_terms)
         NAME(pack_strip)(from, along + i, terms, n_terms,
                          is_run || are_adjacent(along + i, width), are_terms_run,
-                         period_of_terms ? period_of_terms : 1, to, width);
+                         4 * period_of_terms <= n_terms ? period_of_terms : 0, to, width);
     for (long k = 0; k < n_terms; ++k)
         for (long r = i; r < n_along; ++r)
             to[k * width + r - i] = from[along[r] + terms[k]];
@@ -303,7 +306,8 @@ static void NAME(pack_columns)(
    (re, im) times the real part of the second operand and (-im, re) times its imaginary
    part. Offsets count complex numbers, `to` real ones. */
 static void NAME(pack_rows_1m)(
-    const Problem *p, const T *from, const long *along, long n_along, const long *terms, long n_terms, T *to)
+    const Problem *p, const T *from, const long *along, long n_along, const long *terms,
+    long n_terms, T *to)
 {
     (void)p;
     enum { WIDTH = ROWS / 2 };
@@ -332,7 +336,8 @@ static void NAME(pack_rows_1m)(
 }
 
 static void NAME(pack_columns_1m)(
-    const Problem *p, const T *from, const long *along, long n_along, const long *terms, long n_terms, T *to)
+    const Problem *p, const T *from, const long *along, long n_along, const long *terms,
+    long n_terms, T *to)
 {
     for (long i = 0; i < n_along; i += COLUMNS, to += 2 * COLUMNS * n_terms) {
         const long n = min(COLUMNS, n_along - i);
@@ -348,8 +353,8 @@ static void NAME(pack_columns_1m)(
     }
 }
 
-/* Rows of a block that stays in L2: whole lines of rows that are packed in squares, and more
-   of these if there are few terms. */
+/* Rows of a block that stays in L2: whole lines of rows that are packed in squares, and
+   more of these if there are few terms. */
 static long NAME(choose_height)(const Problem *p, long n_terms)
 {
     const long usual = BLOCK_ENTRIES / BLOCK_TERMS / ROWS * ROWS;
@@ -414,6 +419,9 @@ static int NAME(packed)(const Problem *p, const Part *part, const T *a, const T 
             offsets(&p->terms, k0, k, 1, terms_b);
             (scale == 2 ? NAME(pack_columns_1m) : NAME(pack_columns))(
                 p, b, columns_b, n, terms_b, k, pack_b);
+            const int write = k0 > 0 || p->is_added    ? ADD
+                              : may_stream && are_lines ? STREAM
+                                                        : STORE;
             for (long i0 = 0; i0 < part->n_rows; i0 += high) {
                 long m = min(high, part->n_rows - i0), real_m = m * scale;
                 offsets(&p->rows, part->first_row + i0, m, 0, rows_a);
@@ -433,8 +441,7 @@ static int NAME(packed)(const Problem *p, const Part *part, const T *a, const T 
                         NAME(multiply_tile)(
                             real_k, pack_a + i * real_k, pack_b + j * real_k, c, rows_c + i,
                             min(ROWS, real_m - i), columns_c + j, min(COLUMNS, n - j),
-                            k0 > 0 || p->is_added ? ADD : may_stream && are_lines ? STREAM : STORE,
-                            layouts[i / ROWS]);
+                            write, layouts[i / ROWS]);
             }
         }
     }

@@ -16,6 +16,8 @@
 
 /* Tiles, in entries, that are read in one order and written in another. */
 #define TILE 16
+/* Entries of a row that is repeated to make longer ones. */
+#define MAX_PERIOD 12
 
 /* Terms that are added up in registers, by rounding as coarse as the type's. */
 #define DIRECT_TERMS 512
@@ -151,6 +153,13 @@ long find_period(const Group *group, int which);
    Returns 1 if an index was cut: the problem then lacks its last values, which are in
    `rest`. */
 int order_by_lines(Problem *p, Problem *rest, int entry_bytes);
+
+/* The operand that has the same short row for all rows of TILED, which lie one behind the
+   other in the other one and the result; else -1. */
+int find_periodic(const Problem *p);
+
+/* Without a sum, such rows; 0 if there are none. */
+int set_periodic(const Index *indices, long n_indices, Problem *p);
 
 /* Whether the rows are indices of the second operand; sort the indices into groups. */
 int are_swapped(const Index *indices, long n_indices);

@@ -41,6 +41,35 @@ static double count_result(const Problem *p)
     return (double)count(&p->batch) * count(&p->rows) * count(&p->columns);
 }
 
+/* The first row and column of a tile. Tiles are visited in blocks, row by row, so that
+   several lines of each row and column are read and written at once. */
+typedef struct {
+    long i, j, first_i, first_j;
+} Corner;
+
+static Corner first_corner(const Part *part)
+{
+    return (Corner){part->first_row, part->first_column, part->first_row,
+                    part->first_column};
+}
+
+static void next_corner(Corner *t, const Part *part)
+{
+    enum { BLOCK_I = 4 * TILE, BLOCK_J = 4 * TILE };
+    const long last_row = part->first_row + part->n_rows;
+    const long last_column = part->first_column + part->n_columns;
+    t->i += TILE;
+    if (t->i < min(last_row, t->first_i + BLOCK_I))
+        return;
+    t->i = t->first_i, t->j += TILE;
+    if (t->j < min(last_column, t->first_j + BLOCK_J))
+        return;
+    t->first_j += BLOCK_J;
+    if (t->first_j >= last_column)
+        t->first_j = part->first_column, t->first_i += BLOCK_I;
+    t->i = t->first_i, t->j = t->first_j;
+}
+
 /* The offsets of some entries of a group, in the array of that stride. */
 static void offsets(const Group *group, long first, long n, int which, long *to)
 {
@@ -82,11 +111,23 @@ static inline int are_adjacent(const long *offsets, long n)
     return are;
 }
 
-/* The offsets of a part of rows and columns, and of all terms. */
+/* Terms of which SCALAR has lists, and columns of DIRECT, so that these stay in the
+   cache. */
+#define LISTED_TERMS 2048
+#define LISTED_COLUMNS 4096
+
+/* The offsets of a part of rows and columns, and of all terms, or the first of them. */
 typedef struct {
     long n_rows, n_columns, n_terms;
+    int is_added; /* to what the result has, by SCALAR */
     long *memory, *rows_a, *rows_c, *columns_b, *columns_c, *terms_a, *terms_b;
 } Offsets;
+
+static void list_terms(const Group *terms, long first, Offsets *o)
+{
+    offsets(terms, first, o->n_terms, 0, o->terms_a);
+    offsets(terms, first, o->n_terms, 1, o->terms_b);
+}
 
 static int find_offsets(const Problem *p, const Part *part, Offsets *o)
 {
@@ -96,18 +137,25 @@ static int find_offsets(const Problem *p, const Part *part, Offsets *o)
     o->n_rows = part->n_rows;
     o->n_columns = part->n_columns;
     o->n_terms = count(&terms);
-    o->memory = malloc(2 * (o->n_rows + o->n_columns + o->n_terms + 1) * sizeof(long));
+    if (p->method == SCALAR && !p->is_complex)
+        o->n_terms = min(o->n_terms, LISTED_TERMS);
+    o->is_added = p->is_added;
+    /* DIRECT has its rows in a run, and lists of many columns block by block */
+    const int is_direct = p->method == DIRECT && !p->is_complex;
+    const long n_rows = is_direct && !p->is_copied ? 0 : o->n_rows;
+    const long n_columns =
+        is_direct && o->n_columns > LISTED_COLUMNS ? 0 : o->n_columns;
+    o->memory = malloc(2 * (n_rows + n_columns + o->n_terms + 1) * sizeof(long));
     if (o->memory == NULL)
         return -1;
-    o->rows_a = o->memory, o->rows_c = o->rows_a + o->n_rows;
-    o->columns_b = o->rows_c + o->n_rows, o->columns_c = o->columns_b + o->n_columns;
-    o->terms_a = o->columns_c + o->n_columns, o->terms_b = o->terms_a + o->n_terms;
-    offsets(&p->rows, part->first_row, o->n_rows, 0, o->rows_a);
-    offsets(&p->rows, part->first_row, o->n_rows, 1, o->rows_c);
-    offsets(&p->columns, part->first_column, o->n_columns, 0, o->columns_b);
-    offsets(&p->columns, part->first_column, o->n_columns, 1, o->columns_c);
-    offsets(&terms, 0, o->n_terms, 0, o->terms_a);
-    offsets(&terms, 0, o->n_terms, 1, o->terms_b);
+    o->rows_a = o->memory, o->rows_c = o->rows_a + n_rows;
+    o->columns_b = o->rows_c + n_rows, o->columns_c = o->columns_b + n_columns;
+    o->terms_a = o->columns_c + n_columns, o->terms_b = o->terms_a + o->n_terms;
+    offsets(&p->rows, part->first_row, n_rows, 0, o->rows_a);
+    offsets(&p->rows, part->first_row, n_rows, 1, o->rows_c);
+    offsets(&p->columns, part->first_column, n_columns, 0, o->columns_b);
+    offsets(&p->columns, part->first_column, n_columns, 1, o->columns_c);
+    list_terms(&terms, 0, o);
     return 0;
 }
 

@@ -47,16 +47,22 @@ static inline __attribute__((always_inline)) void NAME(turn_tile)(
 {
     const long row_a = size * row[0], column_a = size * column[0];
     const long row_b = size * row[1], column_b = size * column[1];
-    if (size == 1 && b == NULL && row_a == 1 && n_rows == TILE)
-        for (; n_columns >= 4; n_columns -= 4, a += 4 * column_a, tile += 4)
+    if (size == 1 && (b == NULL || row_b == 1) && row_a == 1 && n_rows == TILE)
+        for (; n_columns >= 4; n_columns -= 4, a += 4 * column_a, tile += 4) {
+            T products[4][TILE];
+            for (long k = 0; b != NULL && k < 4; ++k, b += column_b)
+                for (long i = 0; i < TILE; ++i)
+                    products[k][i] = a[i + k * column_a] * b[i];
             for (long i = 0; i < TILE; i += 4) {
-                const T *lines[4] = {a + i, a + i + column_a, a + i + 2 * column_a,
-                                     a + i + 3 * column_a};
+                const T *lines[4];
+                for (long k = 0; k < 4; ++k)
+                    lines[k] = b == NULL ? a + i + k * column_a : products[k] + i;
                 T *columns[4];
                 for (int k = 0; k < 4; ++k)
                     columns[k] = tile + (i + k) * TILE;
                 NAME(turn_four)(lines, columns);
             }
+        }
     for (long j = 0; j < n_columns; ++j, a += column_a, b += b == NULL ? 0 : column_b) {
         const T *x = a, *y = b;
         T *z = tile + size * j;
@@ -92,13 +98,14 @@ static inline __attribute__((always_inline)) void NAME(tiles)(
     const int x = is_a ? 0 : 1;
     const long row_of[2] = {row[x], row[!x]}, column_of[2] = {column[x], column[!x]};
     const long steps[3] = {1, is_a && is_b ? 0 : column[!x], column[2]};
+    enum { LINE = 64 / sizeof(T) };
     const T one[2] = {1, 0};
     T tile[2 * TILE * TILE];
     Place outer, at;
     start(&p->batch, part->first_batch, &outer);
     for (long e = 0; e < part->n_batch; e += n_inner, step(&p->batch, 1, &outer))
-        for (long i0 = part->first_row; i0 < last_row; i0 += TILE)
-            for (long j0 = part->first_column; j0 < last_column; j0 += TILE) {
+        for (Corner t = first_corner(part); t.i < last_row; next_corner(&t, part)) {
+                const long i0 = t.i, j0 = t.j;
                 const long n_rows = min(TILE, last_row - i0);
                 const long n_columns = min(TILE, last_column - j0);
                 at = outer;
@@ -110,6 +117,17 @@ static inline __attribute__((always_inline)) void NAME(tiles)(
                     c += size * (at.c + i0 * row[2] + j0 * column[2]);
                     const T *turned = is_a ? a : b, *other = is_a ? b : a;
                     const T *factor = is_a && is_b ? b : NULL;
+                    /* the lines to be written, and those that the next tile reads: each is
+                       on another page, where processors do not look ahead */
+                    for (long i = 0; i < n_rows; ++i)
+                        for (long j = 0; j < n_columns + LINE - 1; j += LINE)
+                            __builtin_prefetch(
+                                c + size * (i * row[2] + min(j, n_columns - 1) * column[2]),
+                                1);
+                    for (long j = 0; j < n_columns; ++j)
+                        for (long i = TILE; i < 2 * TILE; i += LINE)
+                            __builtin_prefetch(
+                                turned + size * (i * row_of[0] + j * column_of[0]));
                     if (n_rows == TILE)
                         NAME(turn_tile)(turned, factor, row_of, column_of, tile, TILE,
                                         n_columns, size);
@@ -124,6 +142,21 @@ static inline __attribute__((always_inline)) void NAME(tiles)(
             }
 }
 
+/* The same for rows that lie one behind the other in an operand and the result, while the
+   other operand has the same short row for all: some copies of it make long rows. */
+static inline void NAME(periodic_lines)(
+    const T *same, const T *other, T *c, const Part *part)
+{
+    enum { MOST = 8 * TILE };
+    const long length = part->n_columns, n_copies = min(MOST / length, part->n_rows);
+    const long steps[3] = {1, 1, 1}, n = part->n_rows * length;
+    T row[MOST];
+    for (long k = 0; k < n_copies; ++k)
+        memcpy(row + k * length, same, length * sizeof(T));
+    for (long k = 0; k < n; k += n_copies * length)
+        NAME(line)(row, other + k, c + k, steps, min(n_copies * length, n - k), 1);
+}
+
 /* Products without a sum, whose neighbours in the result are neighbours in the operands:
    along the columns or, if these are few, along some rows. */
 static inline __attribute__((always_inline)) void NAME(lines)(
@@ -131,6 +164,7 @@ static inline __attribute__((always_inline)) void NAME(lines)(
 {
     const long *row = p->rows.strides[0], *column = p->columns.strides[0];
     const int is_short = part->n_columns < 8 && part->n_rows > part->n_columns;
+    const int periodic = part->n_columns == p->columns.n[0] ? find_periodic(p) : -1;
     Place at;
     start(&p->batch, part->first_batch, &at);
     for (long e = 0; e < part->n_batch; ++e, step(&p->batch, 1, &at)) {
@@ -139,6 +173,10 @@ static inline __attribute__((always_inline)) void NAME(lines)(
         a += size * (at.a + part->first_row * row[0] + part->first_column * column[0]);
         b += size * (at.b + part->first_row * row[1] + part->first_column * column[1]);
         c += size * (at.c + part->first_row * row[2] + part->first_column * column[2]);
+        if (periodic >= 0 && size == 1) {
+            NAME(periodic_lines)(periodic ? b : a, periodic ? a : b, c, part);
+            continue;
+        }
         if (!is_short)
             for (long i = 0; i < part->n_rows; ++i)
                 NAME(line)(a + size * i * row[0], b + size * i * row[1],

@@ -130,6 +130,40 @@ def test_large_operands_are_read_by_lines(subscripts, dtype, least):
     assert_right(subscripts, *operands, spread[(np.s_[::2],) * len(output)])
 
 
+APART = {
+    "lone sums come first": ("abc,badecf->bea", (3, 8, 5, 30, 4, 3)),
+    "short runs are summed last": ("acbd,->bc", (50, 2, 9, 5)),
+    "joined runs are not short": ("bca,->b", (3, 32, 512)),
+    "short rows are repeated": ("acd,bd->acbd", (7, 41, 10, 6)),
+    "rows of one are short": ("ab,cd->cba", (10, 300, 8, 2)),
+    "terms lie across each other": ("cab,abc->", (61, 29, 53)),
+    "and in a batch": ("cab,abcd->d", (31, 29, 83, 2)),
+    "lanes across the result": ("bacd,bcad->bda", (50, 3, 20, 10)),
+    "two terms in another order": ("bac,->ca", (40, 2, 48)),
+    "many rows and few terms": ("ba,->a", (9001, 2)),
+    "many columns": ("ka,kb->ab", (4, 5003, 40)),
+    "entries of a batch across": ("cb,ba->cab", (3, 130, 20)),
+    "both operands across": ("ba,ba->ab", (130, 50)),
+}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("case", APART)
+@pytest.mark.usefixtures("usual_calls")
+def test_products_that_are_computed_apart(case, dtype):
+    """Blocks, tiles and vectors are partial; lengths belong to the sorted letters."""
+    subscripts, lengths = APART[case]
+    letters = sorted({*subscripts} & {*"abcdefk"}, key="kabcdef".index)
+    extents = dict(zip(letters, lengths, strict=True))
+    terms = subscripts.partition("->")[0].split(",")
+    assert_right(subscripts, *(drawn(term, extents, dtype) for term in terms))
+    operands = [drawn(term, extents, dtype) for term in terms if term]
+    alone = subscripts.replace(",->", "->")
+    found = direct.compute(alone, tuple(operands), True)
+    exact = np.einsum(alone, *(operand.astype(complex) for operand in operands))
+    np.testing.assert_allclose(found, exact, rtol=0, atol=2e-3)
+
+
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("n", [1, 3, 4, 7, 8, 23, 70])
 def test_sums_in_which_one_operand_lies_in_runs(n, dtype):
