@@ -14,6 +14,7 @@ setup(
                 "feinsum/contraction/network.c",
                 "feinsum/contraction/pairwise.c",
                 "feinsum/contraction/pairwise_groups.c",
+                "feinsum/contraction/pairwise_passes.c",
                 "feinsum/contraction/pairwise_run.c",
             ],
             depends=[

@@ -49,6 +49,9 @@
 /* Work that is worth waking another thread for; in virtual machines that takes 30 µs. */
 #define PER_THREAD_NS 60000
 
+/* Terms in a run that are worth a dot product of their own. */
+#define MIN_RUN_OF_DOT 4
+
 /* How the products of one entry of the batch, or of many, are computed:
    PACKED  in blocks that are copied, by register tiles;
    DIRECT  by vectors of rows, where they lie;
@@ -170,6 +173,24 @@ int has_sum(const Index *indices, long n_indices);
 int find_small_across(const Index *indices, long n_indices);
 int find_tiles(const Index *indices, long n_indices, Problem *p);
 void set_lines(const Index *indices, long n_indices, Problem *p);
+
+/* The same as contract_strided, with at most so many copies: 2 where an operand may be
+   copied, and then the result; 1 where the result may; else 0. */
+int contract_copying(int is_single, int is_complex, const Index *indices, long n_indices,
+                     const void *a, const void *b, void *c, int n_threads, int n_copies);
+
+/* Whether a pass of its own is worth it, and contractions in two passes: see
+   pairwise_passes.c. */
+int find_lone_sum(const Index *indices, long n_indices);
+int is_turned(const Index *indices, long n_indices, int operand);
+int is_scattered(const Index *indices, long n_indices, int large);
+int contract_sums(int is_single, int is_complex, const Index *indices, long n_indices,
+                  const void *a, const void *b, void *c, int n_threads, int operand);
+int contract_turned(int is_single, int is_complex, const Index *indices, long n_indices,
+                    const void *a, const void *b, void *c, int n_threads, int operand);
+int contract_copied(int is_single, int is_complex, const Index *indices, long n_indices,
+                    const void *a, const void *b, void *c, int n_threads, int small,
+                    int other, int n_copies);
 
 /* Roughly, the time of one thread with data in L2; measured on Zen 5. */
 double estimate_ns(const Problem *p);
