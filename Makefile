@@ -26,7 +26,7 @@ PACK ?= .cache/gpu-pack
 .PHONY: help install install-intel install-torch install-nginx demo bench-canonical bench-retrieve \
 	bench-database bench-fresh bench-tccg bench-dgfem bench-everyday bench-agreement \
 	bench-bandwidth bench-fallback bench-firedrake bench-limits bench-plans bench-plans-seconds bench-programs bench-programs-moved bench-service bench-soak bench-sparse \
-	bench-revisions bench-anonymous bench-verification bench-storage bench-cache-hits bench-contraction bench-totals bench-users \
+	bench-revisions bench-anonymous bench-verification bench-storage bench-cache-hits bench-contraction bench-random bench-totals bench-users \
 	paper-deinsum paper-distal paper-eindecomp paper-spttn gpu-pack gpu-table facts sign-facts test test-long test-browser test-peers mutants golden-keys golden-schema check format \
 	docs docs-links figures notebooks screenshots wheel oldest newest clean
 
@@ -162,6 +162,9 @@ bench-programs: $(BENCHED) ## time programs of einsums against numpy, torch and 
 
 bench-programs-moved: $(BENCHED) ## count what plans of programs, XLA and dask.array move; ARGS=...
 	@$(RUN) -m benchmarks.programs_moved $(ARGS)
+
+bench-random: $(INSTALLED) ## calls of random einsums against numpy and torch; ARGS=...
+	@$(RUN) -m benchmarks.random_calls $(ARGS)
 
 bench-contraction: $(INSTALLED) ## time calls without a compiled kernel against numpy
 	@$(RUN) benchmarks/contraction.py

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
+from random import Random
 
 import loopy as lp
 import pytest
@@ -18,6 +19,7 @@ from benchmarks import (
     fallback,
     fresh,
     programs,
+    random_calls,
     retrieve,
 )
 from feinsum import raise_kernel
@@ -49,6 +51,16 @@ def test_fresh_processes_are_timed(printed) -> None:
     for _, *seconds in rows:
         assert all(float(value) >= 0 for value in seconds)
         assert float(seconds[-1]) > 0
+
+
+def test_random_calls_are_compared(printed) -> None:
+    """A ratio for every call; equal seeds draw equal einsums."""
+    first, worst, *_ = printed(random_calls.main, "--seconds", 0, "--seed", 3)
+    assert first.startswith("1 calls, mean ratio ")
+    assert "feinsum" in worst
+    assert "numpy" in worst
+    drawn = [next(random_calls.draw_einsums(Random(3))) for _ in range(2)]
+    assert drawn[0] == drawn[1]
 
 
 def test_a_program_gets_a_row(printed) -> None:
