@@ -213,19 +213,21 @@ def send(proxy: Proxy, request: bytes) -> bytes:
 def test_a_bad_head_never_reaches_the_service(proxy: Proxy, server: Server) -> None:
     """It is refused with a problem document."""
     for request_bytes in (
-        b"GET /?q=" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100_000 + b"\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n"
+        b"GET /bad-head?q=" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /bad-head HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100_000 + b"\r\n\r\n",
+        b"GET /bad-head HTTP/1.1\r\nHost: localhost\r\n"
         + b"".join(b"X%d: %s\r\n" % (k, b"x" * 4000) for k in range(100))
         + b"\r\n",
         b"NONSENSE\r\n\r\n",
     ):
-        before = len(server.log.read_text())
         head, _, body = send(proxy, request_bytes).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 400 ")
         assert is_problem(body, 400, "invalid-request")
         assert b"python" not in head
-        assert len(server.log.read_text()) == before
+        # other requests may still be logged; uvicorn logs what it cannot read
+        logged = server.log.read_text()
+        assert "/bad-head" not in logged
+        assert "Invalid HTTP request" not in logged
 
 
 def test_half_a_request_never_reaches_the_service(
