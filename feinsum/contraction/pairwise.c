@@ -33,6 +33,8 @@
 /* Multiply-adds of a product in a batch up to which lanes of the batch are faster, even
    if an operand has to be copied for them. */
 #define MAX_SMALL_PRODUCT 128
+/* Terms of larger ones up to which that holds: tiles would be stored entry by entry. */
+#define FEW_TERMS 8
 
 /* Rows of a register tile below which it is mostly empty. */
 #define MIN_PACKED_ROWS 8
@@ -121,8 +123,10 @@ static int choose_method(Problem *p, int is_single)
     if (p->is_complex && n_rows > 2 && n_columns > 2 && n_terms > 1 && n_products > 64 &&
         (n_rows * n_columns > 64 || n_terms > 64))
         return PACKED;
-    if (has_lanes(&p->batch, n_terms) && n_terms <= 4096 &&
-        (n_terms == 1 || n_rows == 1 || n_columns == 1 || n_rows * n_columns <= 4096))
+    /* long sums in single precision are added up in blocks */
+    if (has_lanes(&p->batch, n_terms) && (n_terms <= 4096 || !is_single) &&
+        (n_terms <= FEW_TERMS || n_rows == 1 || n_columns == 1 ||
+         n_rows * n_columns <= 4096))
         return LANES_OF_BATCH;
     /* for few of each, preparing a vector takes longer than the products */
     if (n_terms == 1 && (n_rows == 1 || n_columns == 1) && n_products < 16)
@@ -241,7 +245,9 @@ static int is_shared_sum(const Problem *p, int n_threads)
 static int run_by_lines(int length, int is_single, Problem *p, int n_threads)
 {
     /* a batch of short sums has no such operand */
-    const long n_entries = (count(&p->rows) + count(&p->columns)) * count(&p->terms);
+    const long n_batch = p->method == SCALAR ? count(&p->batch) : 1;
+    const long n_entries =
+        n_batch * (count(&p->rows) + count(&p->columns)) * count(&p->terms);
     const int may_order =
         p->method == PACKED || p->method == DIRECT || p->method == SCALAR;
     if (p->is_complex || !may_order || n_entries < MIN_ORDERED)
@@ -340,7 +346,8 @@ static int choose_length(const Problem *p, int is_single)
 static int find_across_batch(const Problem *p, const Index *indices, long n_indices)
 {
     const long n_products = count(&p->rows) * count(&p->columns) * count(&p->terms);
-    if (p->method != PACKED || p->is_complex || n_products > MAX_SMALL_PRODUCT)
+    const int is_small = n_products <= MAX_SMALL_PRODUCT || count(&p->terms) <= FEW_TERMS;
+    if (p->method != PACKED || p->is_complex || !is_small)
         return -1;
     for (long k = 0; k < n_indices; ++k) {
         const Index *x = &indices[k];

@@ -124,6 +124,17 @@ int find_small_across(const Index *indices, long n_indices)
     return -1;
 }
 
+/* Move the last index of the batch, or one value of none, to another group. */
+static void take_last(Group *batch, Group *group)
+{
+    static const long none[3] = {0, 0, 0};
+    const int last = batch->rank - 1;
+    group->rank = 0;
+    insert_index(group, last < 0 ? 1 : batch->n[last],
+                 last < 0 ? none : batch->strides[last], 2);
+    batch->rank -= last >= 0;
+}
+
 /* Without a sum, the tiles of the index with neighbours in the result, and of another one
    that has them in an operand; otherwise there are none. */
 int find_tiles(const Index *indices, long n_indices, Problem *p)
@@ -135,26 +146,20 @@ int find_tiles(const Index *indices, long n_indices, Problem *p)
     }
     if (row == NULL)
         return 0;
-    for (long k = 0; k < n_indices; ++k) {
-        const Index *x = &indices[k];
-        Group *group = x == row ? &p->rows : x == column ? &p->columns : &p->batch;
-        if (x->extent > 1)
-            insert_index(group, x->extent, x->strides, 2);
-    }
+    for (long k = 0; k < n_indices; ++k)
+        if (indices[k].extent > 1)
+            insert_index(&indices[k] == row ? &p->rows : &p->batch, indices[k].extent,
+                         indices[k].strides, 2);
     merge_indices(&p->batch);
+    /* the column, with what it was joined with: the last one of no longer strides */
+    int of_column = 0;
+    for (int k = 1; k < p->batch.rank; ++k)
+        if (labs(p->batch.strides[k - 1][2]) > labs(column->strides[2]))
+            of_column = k;
+    move_to_end(&p->batch, of_column);
+    take_last(&p->batch, &p->columns);
     p->method = TILED, p->is_turned = 1;
     return 1;
-}
-
-/* Move the last index of the batch, or one value of none, to another group. */
-static void take_last(Group *batch, Group *group)
-{
-    static const long none[3] = {0, 0, 0};
-    const int last = batch->rank - 1;
-    group->rank = 0;
-    insert_index(group, last < 0 ? 1 : batch->n[last],
-                 last < 0 ? none : batch->strides[last], 2);
-    batch->rank -= last >= 0;
 }
 
 int find_periodic(const Problem *p)
@@ -377,10 +382,11 @@ static int order_group(Problem *p, Group *group, int which, long most_run, long 
 
 int order_by_lines(Problem *p, Problem *rest, int entry_bytes)
 {
-    const long n_terms = count(&p->terms);
+    const long n_terms =
+        count(&p->terms) * (p->method == SCALAR ? count(&p->batch) : 1);
     const long n_rows_all = count(&p->rows), n_columns = count(&p->columns);
     const long n_first = n_rows_all * n_terms, n_second = n_columns * n_terms;
-    const long least = n_rows_all * n_columns / 2;
+    const long least = p->method == SCALAR ? 0 : n_rows_all * n_columns / 2;
     /* rows of a block, which are shared by the lines and the runs */
     const long n_rows = BLOCK_ENTRIES / choose_depth(n_terms, FAR_TERMS, 4);
     const long line = n_rows >= 16 * LINE_OF_ROWS ? 2 * LINE_OF_ROWS : LINE_OF_ROWS;

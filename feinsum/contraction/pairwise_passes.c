@@ -8,6 +8,8 @@
 
 #include "pairwise_problem.h"
 
+#include <limits.h>
+
 /* Terms in a run of a sum over others, too, up to which vectors go along the runs first. */
 #define MAX_SHORT_RUN 24
 
@@ -24,7 +26,9 @@ static long order_like(const Index *indices, long n_indices, int array, int othe
     Group order = {.rank = 0};
     for (long k = 0; k < n_indices; ++k) {
         const Index *x = &indices[k];
-        const long strides[3] = {x->strides[array], k, x->strides[other]};
+        /* what the other array lacks comes first, so that runs remain */
+        const long place = x->is_in[other] ? x->strides[other] : LONG_MAX;
+        const long strides[3] = {x->strides[array], k, place};
         copied[k] = *x;
         of_copy[k] = (Index){x->extent, {x->strides[array], 0, 0}, {x->is_in[array], 0,
                                                                     x->is_in[array]}};

@@ -113,7 +113,7 @@ static inline int are_adjacent(const long *offsets, long n)
 
 /* Terms of which SCALAR has lists, and columns of DIRECT, so that these stay in the
    cache. */
-#define LISTED_TERMS 2048
+#define LISTED_TERMS 512
 #define LISTED_COLUMNS 4096
 
 /* The offsets of a part of rows and columns, and of all terms, or the first of them. */
