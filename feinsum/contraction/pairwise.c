@@ -388,7 +388,8 @@ int contract_copying(int is_single, int is_complex, const Index *indices, long n
     fill_groups(indices, n_indices, is_swapped, p);
     p->method = choose_method(p, is_single);
     /* register tiles and lanes of a batch are for sums */
-    const int is_for_sums = !is_complex && (p->method == LANES_OF_BATCH || p->method == PACKED);
+    const int is_for_sums =
+        !is_complex && (p->method == LANES_OF_BATCH || p->method == PACKED);
     if ((p->method != LANES_OF_BATCH || !is_complex) && p->method != DOT &&
         count(&p->terms) == 1 &&
         (count(&p->rows) == 1 || count(&p->columns) == 1 || is_for_sums)) {

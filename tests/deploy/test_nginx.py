@@ -214,7 +214,9 @@ def test_a_bad_head_never_reaches_the_service(proxy: Proxy, server: Server) -> N
     """It is refused with a problem document."""
     for request_bytes in (
         b"GET /bad-head?q=" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"GET /bad-head HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100_000 + b"\r\n\r\n",
+        b"GET /bad-head HTTP/1.1\r\nHost: localhost\r\nX: "
+        + b"x" * 100_000
+        + b"\r\n\r\n",
         b"GET /bad-head HTTP/1.1\r\nHost: localhost\r\n"
         + b"".join(b"X%d: %s\r\n" % (k, b"x" * 4000) for k in range(100))
         + b"\r\n",
