@@ -21,9 +21,12 @@
 /* Multiplications below which the right choice between this kernel and numpy gains less
    than it takes to make it in Python. */
 #define SMALL 4096
-/* Multiplications and entries of a call for which no kernel of its own would pay off:
-   about 30 µs. */
-#define SHORT 100000
+/* Multiplications of a call for which no kernel of its own would pay off, about 30 µs, and
+   those that take as long as an entry is read or written. */
+#define SHORT 600000
+#define ENTRY_POINTS 5
+/* Multiplications that are not worth asking for the number of threads. */
+#define SERIAL 100000
 /* Calls of any size are computed here until they have taken that long together: what
    Python loads to choose among kernels takes a tenth of it. */
 #define BUDGET_NS 250000000
@@ -426,7 +429,7 @@ int find_n_threads(double n_points)
     static Setting last;
     static long last_n = 0; /* Python takes as long as a product of 60 x 60 matrices */
     Setting setting;
-    if (n_points < SHORT)
+    if (n_points < SERIAL)
         return 1;
     const int is_read = read_setting(&setting);
     if (is_read && last_n > 0 && memcmp(&setting, &last, sizeof(last)) == 0)
@@ -451,7 +454,7 @@ static Way choose_way(const Call *call, int is_kernels, int are_integers,
     const int is_over = is_budget_spent() && !call->is_chosen;
     if (n_operands == 1 && is_kernels)
         return KERNEL; /* memory limits a sum: no kernel of its own is faster */
-    if (is_over && network->n_points + n_entries > SHORT)
+    if (is_over && network->n_points + ENTRY_POINTS * n_entries > SHORT)
         return PYTHON;
     if (n_operands > 2 && network->n_points > MAX_POINTS)
         return PYTHON; /* which searches for longer, and can be interrupted */
