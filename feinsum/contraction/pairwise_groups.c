@@ -151,7 +151,7 @@ int find_tiles(const Index *indices, long n_indices, Problem *p)
             insert_index(&indices[k] == row ? &p->rows : &p->batch, indices[k].extent,
                          indices[k].strides, 2);
     merge_indices(&p->batch);
-    /* the column, with what it was joined with: the last one of no longer strides */
+    /* the column, and what was joined with it */
     int of_column = 0;
     for (int k = 1; k < p->batch.rank; ++k)
         if (labs(p->batch.strides[k - 1][2]) > labs(column->strides[2]))
@@ -175,13 +175,19 @@ int find_periodic(const Problem *p)
     return -1;
 }
 
-int set_periodic(const Index *indices, long n_indices, Problem *p)
+/* All indices in the order of the result, as the batch. */
+static void order_by_result(const Index *indices, long n_indices, Problem *p)
 {
     p->batch.rank = 0;
     for (long k = 0; k < n_indices; ++k)
         if (indices[k].extent > 1)
             insert_index(&p->batch, indices[k].extent, indices[k].strides, 2);
     merge_indices(&p->batch);
+}
+
+int set_periodic(const Index *indices, long n_indices, Problem *p)
+{
+    order_by_result(indices, n_indices, p);
     if (p->batch.rank >= 2) {
         take_last(&p->batch, &p->columns);
         take_last(&p->batch, &p->rows);
@@ -197,11 +203,7 @@ int set_periodic(const Index *indices, long n_indices, Problem *p)
    that are long. */
 void set_lines(const Index *indices, long n_indices, Problem *p)
 {
-    p->batch.rank = 0;
-    for (long k = 0; k < n_indices; ++k)
-        if (indices[k].extent > 1)
-            insert_index(&p->batch, indices[k].extent, indices[k].strides, 2);
-    merge_indices(&p->batch);
+    order_by_result(indices, n_indices, p);
     int long_line = p->batch.rank - 1;
     while (long_line >= 0 && p->batch.n[long_line] < MIN_TILE)
         --long_line;

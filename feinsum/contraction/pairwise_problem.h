@@ -75,7 +75,7 @@ typedef struct {
     const void *a, *b;
     void *c;
     int is_complex, method, is_copied, is_turned;
-    int is_added; /* to what the result has, by PACKED */
+    int is_added; /* to the result, by PACKED and SCALAR */
 } Problem;
 
 typedef struct {

@@ -119,7 +119,7 @@ static inline int are_adjacent(const long *offsets, long n)
 /* The offsets of a part of rows and columns, and of all terms, or the first of them. */
 typedef struct {
     long n_rows, n_columns, n_terms;
-    int is_added; /* to what the result has, by SCALAR */
+    int is_added; /* to the result, by SCALAR */
     long *memory, *rows_a, *rows_c, *columns_b, *columns_c, *terms_a, *terms_b;
 } Offsets;
 
