@@ -235,6 +235,11 @@ that stays in the caches until the product reads it, in few calls of the library
 MIN_LIBRARY_REUSE = 4
 """Reuse below which reading the arrays takes longer than multiplying the matrices."""
 
+MIN_FUSED_SIDE = 8
+"""Rows and columns from which on the contraction kernel packs operands, and applies
+their affine functions there.
+"""
+
 PIECE_ENTRIES = 1 << 19
 """Entries that are evaluated or moved at once: all of them stay in the last-level
 cache.

@@ -27,7 +27,7 @@ Source: Springer and Bientinesi 2018 (GETT), section 2.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -54,7 +54,7 @@ def is_long(extent: Extent) -> bool:
     return get_typical_extent(extent) >= 64
 
 
-def count_index_tuples(einsum: BatchedEinsum, indices: IndexList) -> int:
+def count_index_tuples(einsum: BatchedEinsum, indices: Iterable[str]) -> int:
     """Count the index tuples; size parameters count as long extents."""
     return prod(get_typical_extent(einsum.extents[index]) for index in indices)
 

@@ -1,6 +1,8 @@
 from .pairwise import DTYPES as DTYPES
+from .pairwise import IDENTITY as IDENTITY
 from .pairwise import IS_BUILT as IS_BUILT
 from .pairwise import VECTOR_BYTES as VECTOR_BYTES
+from .pairwise import Affine as Affine
 from .pairwise import contract_pair as contract_pair
 from .steps import PlannedStep as PlannedStep
 from .steps import ProductIndices as ProductIndices

@@ -1,10 +1,11 @@
 /* Contractions of arrays of numpy: the Python module `_pairwise`.
 
-   contract(indices, a, b, out, n_threads) writes one contraction. einsum(subscripts,
-   operands) is a whole call: it reads the subscripts, makes the result, unless it is
-   given, and fills it, in a microsecond for small arrays. It takes the calls that most
-   programs consist of, and returns NotImplemented for all others, also for wrong ones:
-   Python computes these, or says what is wrong.
+   contract(indices, a, b, out, n_threads) writes one contraction; with a sixth argument,
+   of affine functions of a and b. einsum(subscripts, operands) is a whole call: it reads
+   the subscripts, makes the result, unless it is given, and fills it, in a microsecond for
+   small arrays. It takes the calls that most programs consist of, and returns
+   NotImplemented for all others, also for wrong ones: Python computes these, or says what
+   is wrong.
 */
 
 #define _GNU_SOURCE /* sched_getaffinity */
@@ -84,12 +85,18 @@ static void add_axes(Index *index, int which, PyArrayObject *array, uint64_t axe
 static PyObject *contract(PyObject *module, PyObject *const *arguments, Py_ssize_t n)
 {
     (void)module;
-    if (n != 5 || !PyBytes_Check(arguments[0]) || !PyArray_Check(arguments[1]) ||
-        !PyArray_Check(arguments[2]) || !PyArray_Check(arguments[3])) {
+    if (n < 5 || n > 6 || !PyBytes_Check(arguments[0]) || !PyArray_Check(arguments[1]) ||
+        !PyArray_Check(arguments[2]) || !PyArray_Check(arguments[3]) ||
+        (n == 6 && !PyTuple_Check(arguments[5]))) {
         PyErr_SetString(PyExc_TypeError,
-                        "expected contract(indices, a, b, out, n_threads)");
+                        "expected contract(indices, a, b, out, n_threads[, functions])");
         return NULL;
     }
+    Affine functions[2];
+    if (n == 6 && !PyArg_ParseTuple(arguments[5], "dddd", &functions[0].scale,
+                                    &functions[0].shift, &functions[1].scale,
+                                    &functions[1].shift))
+        return NULL;
     PyArrayObject *arrays[3];
     for (int x = 0; x < 3; ++x)
         arrays[x] = (PyArrayObject *)arguments[x + 1];
@@ -103,6 +110,10 @@ static PyObject *contract(PyObject *module, PyObject *const *arguments, Py_ssize
         PyErr_SetString(PyExc_TypeError,
                         "expected aligned arrays of one dtype: float32, float64, "
                         "complex64 or complex128; the result writable");
+        return NULL;
+    }
+    if (n == 6 && is_complex(type)) {
+        PyErr_SetString(PyExc_TypeError, "affine functions are of real arrays");
         return NULL;
     }
     const Py_ssize_t n_bytes = PyBytes_GET_SIZE(arguments[0]);
@@ -140,11 +151,14 @@ static PyObject *contract(PyObject *module, PyObject *const *arguments, Py_ssize
             return NULL;
         Py_RETURN_NONE;
     }
+    const void *a = PyArray_DATA(arrays[0]), *b = PyArray_DATA(arrays[1]);
+    void *out = PyArray_DATA(arrays[2]);
     int failed;
     Py_BEGIN_ALLOW_THREADS
-    failed = contract_strided(is_single(type), is_complex(type), indices, n_indices,
-                              PyArray_DATA(arrays[0]), PyArray_DATA(arrays[1]),
-                              PyArray_DATA(arrays[2]), (int)n_threads);
+    failed = n == 6 ? contract_affine(is_single(type), indices, n_indices, a, b, out,
+                                      (int)n_threads, functions)
+                    : contract_strided(is_single(type), is_complex(type), indices,
+                                       n_indices, a, b, out, (int)n_threads);
     Py_END_ALLOW_THREADS
     if (failed)
         return PyErr_NoMemory();

@@ -21,11 +21,13 @@
 #include <stdlib.h>
 
 /* Sums that threads share: terms of each part; the largest number of parts, which one
-   thread adds up, and of results; and rows or columns from which on threads share these. */
+   thread adds up, and of results; rows or columns from which on threads share these, unless
+   there are so many times more terms. */
 #define MIN_SHARE 512
 #define MAX_PARTS 32
 #define MAX_SHARED (1 << 17)
 #define SHARED_ROWS 128
+#define LONG_SUM 64
 
 /* Entries of a batch that are worth a vector, with a sum and without one. */
 #define MIN_LANES(n_terms) ((n_terms) > 1 ? 4 : 8)
@@ -175,8 +177,10 @@ static void swap_sides(Problem *p)
 {
     const Group rows = p->rows;
     const void *a = p->a;
+    const Affine function = p->functions[0];
     p->rows = p->columns, p->columns = rows;
     p->a = p->b, p->b = a;
+    p->functions[0] = p->functions[1], p->functions[1] = function;
     swap_strides(&p->batch);
     swap_strides(&p->terms);
 }
@@ -232,12 +236,13 @@ static int find_longest(const Group *terms)
 static int is_shared_sum(const Problem *p, int n_threads)
 {
     const long n_batch = count(&p->batch), n_rows = count(&p->rows);
-    const long n_columns = count(&p->columns);
+    const long n_columns = count(&p->columns), longer = max(n_rows, n_columns);
     return n_threads > 1 && p->terms.rank > 0 && p->method != LANES_OF_BATCH &&
            p->batch.rank < MAX_INDICES && n_batch < 2 * n_threads &&
-           n_rows < SHARED_ROWS && n_columns < SHARED_ROWS &&
+           (longer < SHARED_ROWS || LONG_SUM * longer <= count(&p->terms)) &&
            n_batch * n_rows * n_columns <= MAX_SHARED &&
-           p->terms.n[find_longest(&p->terms)] >= 2 * MIN_SHARE &&
+           count(&p->terms) >= 2 * MIN_SHARE &&
+           p->terms.n[find_longest(&p->terms)] >= 8 * n_threads &&
            estimate_ns(p) > 2 * PER_THREAD_NS && is_compact(p);
 }
 
@@ -263,13 +268,24 @@ static int run_by_lines(int length, int is_single, Problem *p, int n_threads)
     return failed ? -1 : 0;
 }
 
+/* The parts of an index of the terms, with few values that are in none of them. */
+static long count_parts(long n_values, long n_terms, int n_threads)
+{
+    const long most = min(min(4 * n_threads, MAX_PARTS), n_terms / MIN_SHARE);
+    long best = most;
+    for (long n = most; n >= n_threads; --n)
+        if (n_values % n < n_values % best)
+            best = n;
+    return best;
+}
+
 /* Sums by several threads: a batch of parts of the longest index of the terms, each with
    results of its own, which are added up in double precision. */
 static int sum_in_parts(int length, const Problem *p, int is_single, int n_threads)
 {
     const int split = find_longest(&p->terms);
     const long n_terms = p->terms.n[split], *steps = p->terms.strides[split];
-    const long n_parts = min(min(4 * n_threads, MAX_PARTS), n_terms / MIN_SHARE);
+    const long n_parts = count_parts(n_terms, count(&p->terms), n_threads);
     const long n = n_terms / n_parts, rest = n_terms - n * n_parts;
     const long n_numbers = p->is_complex ? 2 : 1;
     const long n_results =
@@ -310,6 +326,20 @@ static int sum_in_parts(int length, const Problem *p, int is_single, int n_threa
     return failed;
 }
 
+/* A problem without indices; NULL if there is no memory. */
+static Problem *make_problem(int is_complex, const void *a, const void *b, void *c)
+{
+    Problem *p = malloc(sizeof(Problem));
+    if (p == NULL)
+        return NULL;
+    p->is_complex = is_complex;
+    p->is_added = 0;
+    p->batch.rank = p->rows.rank = p->columns.rank = p->terms.rank = 0;
+    p->a = a, p->b = b, p->c = c;
+    p->functions[0] = p->functions[1] = (Affine){1, 0};
+    return p;
+}
+
 int contract_strided(int is_single, int is_complex, const Index *indices, long n_indices,
                      const void *a, const void *b, void *c, int n_threads)
 {
@@ -341,6 +371,14 @@ static int choose_length(const Problem *p, int is_single)
     return p->is_complex && p->method != PACKED && length > 1 ? 1 : length;
 }
 
+/* Run a problem whose method is chosen; threads share the terms of few long sums. */
+static int run_with_sums(Problem *p, int is_single, int n_threads)
+{
+    const int length = choose_length(p, is_single);
+    return is_shared_sum(p, n_threads) ? sum_in_parts(length, p, is_single, n_threads)
+                                       : run_by_lines(length, is_single, p, n_threads);
+}
+
 /* Of a batch of small products, the operand that has its entries across those of the result
    and of the other operand; else -1. */
 static int find_across_batch(const Problem *p, const Index *indices, long n_indices)
@@ -361,13 +399,9 @@ static int find_across_batch(const Problem *p, const Index *indices, long n_indi
 int contract_copying(int is_single, int is_complex, const Index *indices, long n_indices,
                      const void *a, const void *b, void *c, int n_threads, int n_copies)
 {
-    Problem *p = malloc(sizeof(Problem));
+    Problem *p = make_problem(is_complex, a, b, c);
     if (p == NULL)
         return -1;
-    p->is_complex = is_complex;
-    p->is_added = 0;
-    p->batch.rank = p->rows.rank = p->columns.rank = p->terms.rank = 0;
-    p->a = a, p->b = b, p->c = c;
     const int is_by_entry = !has_sum(indices, n_indices);
     const int small = is_by_entry && n_copies ? find_small_across(indices, n_indices) : -1;
     if (small >= 0) {
@@ -421,10 +455,24 @@ int contract_copying(int is_single, int is_complex, const Index *indices, long n
     if (p->method == PACKED && n_rows < MIN_PACKED_ROWS && n_rows < count(&p->columns))
         swap_sides(p);
     p->is_copied = p->method == DIRECT && !is_contiguous(&p->rows, 0);
-    const int length = choose_length(p, is_single);
-    const int failed = is_shared_sum(p, n_threads)
-                           ? sum_in_parts(length, p, is_single, n_threads)
-                           : run_by_lines(length, is_single, p, n_threads);
+    const int failed = run_with_sums(p, is_single, n_threads);
+    free(p);
+    return failed;
+}
+
+int contract_affine(int is_single, const Index *indices, long n_indices, const void *a,
+                    const void *b, void *c, int n_threads, const Affine *functions)
+{
+    const int is_swapped = are_swapped(indices, n_indices);
+    Problem *p = make_problem(0, is_swapped ? b : a, is_swapped ? a : b, c);
+    if (p == NULL)
+        return -1;
+    fill_groups(indices, n_indices, is_swapped, p);
+    p->functions[0] = functions[is_swapped], p->functions[1] = functions[!is_swapped];
+    p->method = PACKED, p->is_copied = 0;
+    if (count(&p->rows) < min(MIN_PACKED_ROWS, count(&p->columns)))
+        swap_sides(p);
+    const int failed = run_with_sums(p, is_single, n_threads);
     free(p);
     return failed;
 }

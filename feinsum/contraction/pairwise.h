@@ -20,6 +20,16 @@ typedef struct {
 int contract_strided(int is_single, int is_complex, const Index *indices, long n_indices,
                      const void *a, const void *b, void *c, int n_threads);
 
+/* An operand in place of an array: scale * entry + shift. */
+typedef struct {
+    double scale, shift;
+} Affine;
+
+/* The same for affine functions of the entries of a and b, which are real. They are applied
+   to packed blocks, so no array is written for them. */
+int contract_affine(int is_single, const Index *indices, long n_indices, const void *a,
+                    const void *b, void *c, int n_threads, const Affine *functions);
+
 /* Write to c the sums of entries of a over the indices that c lacks: without such, a copy in
    another order. The second operand of the indices is not read. Returns the same. */
 int sum_strided(int is_single, int is_complex, const Index *indices, long n_indices,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from struct import pack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,8 @@ except ImportError:  # installed without a C compiler
     _pairwise = None  # type: ignore[assignment]
 
 contract: Any = getattr(_pairwise, "contract", None)
-"""The kernel. Its arguments are encoded indices, two operands, the result, and the
-number of threads.
+"""The kernel. Its arguments are encoded indices, two operands, the result, the number
+of threads and, optionally, scale and shift of the first and of the second operand.
 """
 IS_BUILT = _pairwise is not None
 """Whether the kernel was compiled when feinsum was installed."""
@@ -46,7 +46,23 @@ SHORT_BYTES = 1 << 14
 """Bytes of all arrays below which one thread multiplies them."""
 
 
-def contract_pair(indices: bytes, first: Any, second: Any, out: Any) -> None:
+class Affine(NamedTuple):
+    """The function ``scale*x + shift`` of the entries of an operand."""
+
+    scale: float = 1.0
+    shift: float = 0.0
+
+
+IDENTITY = Affine()
+
+
+def contract_pair(
+    indices: bytes,
+    first: Any,
+    second: Any,
+    out: Any,
+    functions: tuple[Affine, Affine] = (IDENTITY, IDENTITY),
+) -> None:
     """Write the contraction of two arrays to a third one, which overlaps neither.
 
     Args:
@@ -55,9 +71,13 @@ def contract_pair(indices: bytes, first: Any, second: Any, out: Any) -> None:
             strides that are multiples of an entry. Axes of extent 1 are broadcast.
         second: second operand, of the same dtype, likewise.
         out: the result, of the same dtype, likewise.
+        functions: of the entries of real operands, which are contracted in their place.
+            They are applied where entries are packed, which products of vectors do not
+            need: for those, compute the values first.
 
     Raises:
-        TypeError: for other dtypes, and for strides that are not multiples.
+        TypeError: for other dtypes, for strides that are not multiples, and for
+            functions of complex operands.
         ValueError: if the extents of an index differ.
 
     >>> A, B, C = np.arange(6.0).reshape(2, 3), np.eye(3), np.empty((2, 3))
@@ -72,7 +92,10 @@ def contract_pair(indices: bytes, first: Any, second: Any, out: Any) -> None:
     n_bytes = first.nbytes + second.nbytes + out.nbytes
     # the kernel uses as many threads as it needs; n_threads() takes 2 µs
     threads = 1 if n_bytes < SHORT_BYTES else get_n_threads()
-    contract(indices, first, second, out, threads)
+    if functions == (IDENTITY, IDENTITY):
+        contract(indices, first, second, out, threads)
+    else:
+        contract(indices, first, second, out, threads, (*functions[0], *functions[1]))
 
 
 @lru_cache(4096)

@@ -163,6 +163,19 @@ static inline int NAME(are_neighbours)(const long *offsets, long period)
            offsets[3 * period] - offsets[0] == 3;
 }
 
+/* Full strips of entries that lie in a run, all of them: of each term, the lines are read
+   one behind the other. */
+static inline __attribute__((always_inline)) void NAME(pack_runs)(
+    const T *from, const long *terms, long n_terms, T *to, const int width,
+    const int n_strips)
+{
+    for (long k = 0; k < n_terms; ++k)
+#pragma GCC unroll 8
+        for (int strip = 0; strip < n_strips; ++strip)
+            memcpy(to + (strip * n_terms + k) * width, from + terms[k] + strip * width,
+                   width * sizeof(T));
+}
+
 /* One full strip, of entries that lie in a run, or of terms that do, each that far behind
    the other in the list of terms, or of others. Lines of eight terms are read at once. */
 static inline __attribute__((always_inline)) void NAME(pack_strip)(
@@ -170,10 +183,7 @@ static inline __attribute__((always_inline)) void NAME(pack_strip)(
     int are_terms_run, long period, T *to, const int width)
 {
     if (is_run) {
-        from += along[0];
-        for (long k = 0; k < n_terms; ++k)
-            for (int r = 0; r < width; ++r)
-                to[k * width + r] = from[terms[k] + r];
+        NAME(pack_runs)(from + along[0], terms, n_terms, to, width, 1);
         return;
     }
     for (int r = 0, n; r < width; r += n) {
@@ -276,10 +286,19 @@ static inline __attribute__((always_inline)) void NAME(pack)(
     const int is_run = are_adjacent(along, n_along);
     const int are_terms_run = are_adjacent(terms, n_terms);
     long i = 0;
-    for (; i < n_full; i += width, to += width * n_terms)
+    for (long n; i < n_full; i += n, to += n * n_terms) {
+        const int n_strips = RUN_BYTES / (width * sizeof(T));
+        n = n_strips * width;
+        if (i + n <= n_full && (is_run || are_adjacent(along + i, n))) {
+            NAME(pack_runs)(from + along[i], terms, n_terms, to, width,
+                            n_strips);
+            continue;
+        }
+        n = width;
         NAME(pack_strip)(from, along + i, terms, n_terms,
                          is_run || are_adjacent(along + i, width), are_terms_run,
                          4 * period_of_terms <= n_terms ? period_of_terms : 0, to, width);
+    }
     for (long k = 0; k < n_terms; ++k)
         for (long r = i; r < n_along; ++r)
             to[k * width + r - i] = from[along[r] + terms[k]];
@@ -299,6 +318,17 @@ static void NAME(pack_columns)(
 {
     NAME(pack)(from, along, n_along, find_period(&p->columns, 0), terms, n_terms,
                find_period(&p->terms, 1), to, COLUMNS);
+}
+
+/* Apply a function to the entries of packed strips, also to zeros that fill the last one:
+   their products are not stored. */
+static void NAME(apply)(const Affine *function, T *entries, long n)
+{
+    const T scale = (T)function->scale, shift = (T)function->shift;
+    if (scale == 1 && shift == 0)
+        return;
+    for (long k = 0; k < n; ++k)
+        entries[k] = scale * entries[k] + shift;
 }
 
 /* The same for complex numbers, with the real numbers that the 1m method multiplies
@@ -419,6 +449,7 @@ static int NAME(packed)(const Problem *p, const Part *part, const T *a, const T 
             offsets(&p->terms, k0, k, 1, terms_b);
             (scale == 2 ? NAME(pack_columns_1m) : NAME(pack_columns))(
                 p, b, columns_b, n, terms_b, k, pack_b);
+            NAME(apply)(&p->functions[1], pack_b, round_up(n, COLUMNS) * real_k);
             const int write = k0 > 0 || p->is_added    ? ADD
                               : may_stream && are_lines ? STREAM
                                                         : STORE;
@@ -430,9 +461,11 @@ static int NAME(packed)(const Problem *p, const Part *part, const T *a, const T 
                     rows_c[2 * i + 1] = 2 * rows_c[i] + 1;
                     rows_c[2 * i] = 2 * rows_c[i];
                 }
-                if (j0 == 0 || !is_panel)
+                if (j0 == 0 || !is_panel) {
                     (scale == 2 ? NAME(pack_rows_1m) : NAME(pack_rows))(
                         p, a, rows_a, m, terms_a, k, pack_a);
+                    NAME(apply)(&p->functions[0], pack_a, round_up(real_m, ROWS) * real_k);
+                }
                 RowLayout layouts[MAX_BLOCK_ROWS];
                 for (long i = 0; i < real_m; i += ROWS)
                     layouts[i / ROWS] = NAME(find_layout)(rows_c + i, real_m - i);

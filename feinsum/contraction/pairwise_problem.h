@@ -76,6 +76,7 @@ typedef struct {
     void *c;
     int is_complex, method, is_copied, is_turned;
     int is_added; /* to the result, by PACKED and SCALAR */
+    Affine functions[2]; /* of the entries of a and b, for PACKED */
 } Problem;
 
 typedef struct {
@@ -83,6 +84,10 @@ typedef struct {
 } Place;
 
 static inline long min(long x, long y) { return x < y ? x : y; }
+
+static inline long max(long x, long y) { return x > y ? x : y; }
+
+static inline long round_up(long n, long unit) { return (n + unit - 1) / unit * unit; }
 
 /* Terms of blocks of about equal depth, in multiples of a unit. */
 static inline long choose_depth(long n_terms, long most, long unit)

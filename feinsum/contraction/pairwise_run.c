@@ -20,6 +20,9 @@
 /* Rows if there are few terms; entries of columns that no other rows need. */
 #define MAX_BLOCK_ROWS 576
 #define PANEL_ENTRIES (1 << 16)
+/* Bytes of a run that are packed before those of the next term, which may lie on another
+   page. */
+#define RUN_BYTES 512
 
 /* How a tile is written; STREAM past the caches. */
 enum { ADD, STORE, STREAM };

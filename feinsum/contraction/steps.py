@@ -23,9 +23,11 @@ import numpy as np
 from feinsum.contraction.by_numpy import compute_shape, evaluate_by_numpy
 from feinsum.contraction.pairwise import (
     DTYPES,
+    IDENTITY,
     IS_BUILT,
     MAX_INDICES,
     SHORT_BYTES,
+    Affine,
     contract,
     contract_pair,
     encode_indices,
@@ -236,13 +238,19 @@ def run_plan(plan: Sequence[PlannedStep], arrays: Arrays) -> Any:
     return values[-1]
 
 
-def contract_into(out: Any, step: Step, arrays: Arrays) -> None:
+def contract_into(
+    out: Any,
+    step: Step,
+    arrays: Arrays,
+    functions: tuple[Affine, Affine] = (IDENTITY, IDENTITY),
+) -> None:
     """Write the result of a step of two arrays to one that overlaps neither.
 
     Args:
         out: the result, of the dtype of the arrays, which is one of :data:`DTYPES`.
         step: the step.
         arrays: its two operands.
+        functions: of the entries of real operands, which are contracted in their place.
 
     >>> out = np.empty(2)
     >>> (step,) = find_steps(["ij", "j"], "i")
@@ -253,8 +261,12 @@ def contract_into(out: Any, step: Step, arrays: Arrays) -> None:
     if IS_BUILT and all(_is_readable(array) for array in (*arrays, out)):
         first, second = step.inputs
         indices = encode_indices(first, second, step.output)
-        contract_pair(indices, arrays[0], arrays[1], out)
+        contract_pair(indices, arrays[0], arrays[1], out, functions)
     else:
+        arrays = [
+            x if f == IDENTITY else x.dtype.type(f.scale) * x + x.dtype.type(f.shift)
+            for x, f in zip(arrays, functions, strict=True)
+        ]
         evaluate_by_numpy(step.inputs, step.output, arrays, is_blas=True, out=out)
 
 

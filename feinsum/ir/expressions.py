@@ -162,16 +162,26 @@ def substitute_names(body: str, texts: Mapping[str, str]) -> str:
     return _rewrite(body, _KernelReplacer(texts))
 
 
-def split_linear(body: str, name: str) -> tuple[str, str] | None:
+@lru_cache(maxsize=1024)
+def split_linear(
+    body: str, name: str, *, is_distributed: bool = True
+) -> tuple[str, str] | None:
     """Return scale and shift of a body ``shift + scale * name``; None for others.
+
+    Args:
+        body: the expression.
+        name: the name in which it may be linear.
+        is_distributed: whether a factor of a sum may become one of its terms. That
+            rounds otherwise where ``name`` and the shift nearly cancel.
 
     >>> split_linear("x1 - 0.5*x0", "x0"), split_linear("x0*x0", "x0")
     (('(-1.0) * (0.5)', 'x1'), None)
+    >>> split_linear("s*(x0 - x1)", "x0")
+    ('s', '(s) * ((-1.0) * (x1))')
+    >>> split_linear("s*(x0 - x1)", "x0", is_distributed=False)
     """
-    scale_and_shift = _split_linear_node(parse_expression(body), name)
-    if scale_and_shift is None or scale_and_shift[0] == "0":
-        return None
-    return scale_and_shift
+    linear = _split_linear_node(parse_expression(body), name, is_distributed)
+    return None if linear is None or linear[0] == "0" else linear
 
 
 def is_cheap(body: str, indices: Collection[str]) -> bool:
@@ -211,7 +221,9 @@ def _is_cheap(node: ast.AST, indices: frozenset[str]) -> bool:
     return False
 
 
-def _split_linear_node(node: ast.expr, name: str) -> tuple[str, str] | None:
+def _split_linear_node(
+    node: ast.expr, name: str, is_distributed: bool
+) -> tuple[str, str] | None:
     """Return scale and shift of a node; the scale is "0" if the name is not in it."""
     # without the name, the whole node is the shift
     if all(not isinstance(x, ast.Name) or x.id != name for x in ast.walk(node)):
@@ -220,11 +232,16 @@ def _split_linear_node(node: ast.expr, name: str) -> tuple[str, str] | None:
         case ast.Name():
             return "1", "0"
         case ast.UnaryOp(op=ast.USub(), operand=inner):
-            terms = _split_linear_node(inner, name)
+            terms = _split_linear_node(inner, name, is_distributed)
             return terms and _scale_terms("-1.0", terms)
         case ast.BinOp(left=left, op=op, right=right):
-            first, second = (_split_linear_node(x, name) for x in (left, right))
+            first, second = (
+                _split_linear_node(x, name, is_distributed) for x in (left, right)
+            )
             if first is None or second is None:
+                return None
+            is_factor = isinstance(op, ast.Mult | ast.Div)
+            if is_factor and not is_distributed and _is_sum(first, second):
                 return None
             match op:
                 case ast.Add() | ast.Sub():
@@ -240,6 +257,11 @@ def _split_linear_node(node: ast.expr, name: str) -> tuple[str, str] | None:
                 case ast.Div() if second[0] == "0":
                     return _scale_terms(f"(1.0 / ({second[1]}))", first)
     return None
+
+
+def _is_sum(*factors: tuple[str, str]) -> bool:
+    """Return whether a factor has both scale and shift."""
+    return any(scale != "0" and shift != "0" for scale, shift in factors)
 
 
 def _scale_terms(factor: str, terms: tuple[str, str]) -> tuple[str, str]:

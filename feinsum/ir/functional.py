@@ -17,7 +17,7 @@ from feinsum.errors import InvalidEinsumError
 from feinsum.ir.einsums import BatchedEinsum
 from feinsum.ir.evaluation import evaluate
 from feinsum.ir.expression_values import evaluate_body
-from feinsum.ir.expressions import parse_expression
+from feinsum.ir.expressions import list_names, parse_expression, split_linear
 from feinsum.ir.operand import bind_shape
 from feinsum.subscripts import IndexList
 from feinsum.words import format_brief, format_count
@@ -70,6 +70,27 @@ class OperandFunction:
             if isinstance(subscript_node, ast.Name)
         )
         return len(names) == len(subscripts) and names == self.parameters
+
+    def is_affine_read(self) -> bool:
+        """Return whether the body is ``scale*x + shift`` of one array and scalars.
+
+        >>> f = OperandFunction(("i", "k"), "alpha*A[i, k] + 1")
+        >>> f.is_affine_read(), OperandFunction(("i",), "i*A[i]").is_affine_read()
+        (True, False)
+        """
+        reads = {
+            ast.unparse(node)
+            for node in ast.walk(parse_expression(self.body))
+            if isinstance(node, ast.Subscript)
+        }
+        if len(reads) != 1:
+            return False
+        (read,) = reads
+        body = ast.unparse(parse_expression(self.body)).replace(read, "x_")
+        linear = split_linear(body, "x_", is_distributed=False)
+        return linear is not None and not any(
+            name in self.parameters for text in linear for name in list_names(text)
+        )
 
     def __str__(self) -> str:
         return f"({', '.join(self.parameters)}) -> {self.body}"

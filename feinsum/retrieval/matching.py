@@ -50,6 +50,7 @@ from feinsum.records.signature import explain_untrusted, read_trusted_signers
 from feinsum.retrieval.identity import is_ours
 from feinsum.retrieval.result import Candidate, NestSelection
 from feinsum.transforms import REGISTRY, list_configurations, suits_device
+from feinsum.transforms.host import fuses_affine_operands
 from feinsum.transforms.library import GENERIC
 
 
@@ -304,11 +305,16 @@ def select_candidates(
 def _move_libraries_last(
     nest: RaisedNest, candidates: tuple[Candidate, ...]
 ) -> tuple[Candidate, ...]:
-    """Move recipes that call libraries last, unless all operands are plain arrays.
+    """Move recipes that call libraries last, if an operand is evaluated for them.
 
-    They were timed with plain arrays; any other operand is first evaluated to memory.
+    They were timed with plain arrays. The contraction kernel also takes affine
+    functions of one array; any other operand is first evaluated to memory.
     """
-    if all(function.is_plain_read() for function in nest.functions.values()):
+    is_fused = fuses_affine_operands(nest.einsum)
+    if all(
+        function.is_plain_read() or (is_fused and function.is_affine_read())
+        for function in nest.functions.values()
+    ):
         return candidates
     return tuple(
         sorted(candidates, key=lambda candidate: candidate.recipe.spec.is_on_host)

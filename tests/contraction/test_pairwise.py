@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from feinsum.contraction import DTYPES, IS_BUILT, contract_pair, direct
+from feinsum.contraction import DTYPES, IS_BUILT, Affine, contract_pair, direct
 from feinsum.contraction.pairwise import encode_indices
 from tests.children import run_python
 
@@ -312,6 +312,7 @@ LONG = {
     "a result of a batch": ("ijab,ibja->i", (3, 9, 30, 31)),
     "few rows": ("ik,kj->ij", (2, 5000)),
     "a matrix of columns": ("ki,kj->ij", (5003, 20)),
+    "many rows, and far more terms": ("acd,dbc->ab", (129, 97, 86, 5)),
     "rows that fill no vector": ("ki,kj->ji", (5003, 37)),
     "a vector times a matrix": ("k,kr->r", (5003, 21)),
     "a batch between": ("eh,ehd->hd", (5003, 3, 21)),
@@ -454,6 +455,35 @@ def test_a_child_has_threads_of_its_own():
     """Those of its parent are not there, and locks that they held are free."""
     env = {**os.environ, "FEINSUM_NUM_THREADS": "3"}
     subprocess.run([sys.executable, "-c", FORK], env=env, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("subscripts", [
+    "ac,cb->ab", "ca,bc->ba", "bac,bca->b", "abc,c->ab", "bca,dc->abd", "ac,bc->c",
+    "ab,cab->c", "ab,ca->", "a,b->ba",
+])  # fmt: skip
+@pytest.mark.parametrize("least", [1, 5, 41])
+def test_affine_functions_of_operands(subscripts, dtype, least):
+    """They are applied to packed entries, not to those that fill the last strip."""
+    first, second, output = subscripts.replace("->", ",").split(",")
+    extents = {"a": 83, "b": 7 * least, "c": 13 * least, "d": 3}
+    a, b = (drawn(term, extents, dtype) for term in (first, second))
+    functions = Affine(-0.5, 3), Affine(2, 0.25)
+    out = np.full([extents[index] for index in output], np.nan, dtype)
+    contract_pair(encode_indices(first, second, output), a, b, out, functions)
+    x, y = -0.5 * a.astype(float), 2 * b.astype(float)
+    expected = np.einsum(subscripts, x + 3, y + 0.25, optimize=True)
+    scale = np.einsum(subscripts, abs(x) + 3, abs(y) + 0.25, optimize=True)
+    assert np.all(abs(out - expected) <= TOLERANCES[dtype] * scale)
+
+
+def test_affine_functions_of_complex_operands_are_refused():
+    """By an error: their scale would have to be complex."""
+    a, out = np.eye(2, dtype=complex), np.empty((2, 2), complex)
+    with pytest.raises(TypeError, match="of real arrays"):
+        contract_pair(
+            encode_indices("ij", "jk", "ik"), a, a, out, (Affine(2), Affine())
+        )
 
 
 @pytest.mark.parametrize(

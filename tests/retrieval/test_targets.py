@@ -89,10 +89,10 @@ def test_kernels_for_opencl_come_back_for_opencl(target):
     assert "__kernel void" in lp.generate_code_v2(found).device_code()
 
 
-def plain_contraction():
+def contraction_of(function="L[p,w]"):
     kernel = build_kernel(
         "{[p,q,w]: 0<=p<n and 0<=q<24 and 0<=w<20}",
-        "T[q,p] = sum(w, R[w,q]*L[p,w])",
+        f"T[q,p] = sum(w, R[w,q]*{function})",
         {"L": "n,20", "R": "20,24", "T": "24,n"},
         lp.ValueArg("n", np.int64),
     )
@@ -108,19 +108,23 @@ def with_a_library(example):
     return library, other, given(best, fact(example.einsum, other))
 
 
-def test_functions_of_arrays_are_computed_by_code_first():
-    """It was timed with arrays; here it would have to wait for the functions."""
-    example = contraction()
-    _, other, facts = with_a_library(example)
+@pytest.mark.parametrize(
+    ("function", "is_library"),
+    [("L[p,w]", True), ("(2*L[p,w] - 1)", True), ("exp(L[p,w])", False)],
+)
+def test_functions_of_arrays_are_computed_by_code_first(function, is_library):
+    """A library would wait for their values, unless it packs affine functions."""
+    example = contraction_of(function)
+    library, other, facts = with_a_library(example)
     found = look_up(example.kernel, database=facts)
-    assert found.applied == (other,)
+    assert found.applied == (library if is_library else other,)
     assert found.nests[0].failures == ()
 
 
 @pytest.mark.parametrize("kind", [*COMPILED_BY_OTHERS, lp.OpenCLTarget])
 def test_a_library_is_no_code_for_others(kind):
     """The next best recipe is applied, and the reason is told."""
-    example = plain_contraction()
+    example = contraction_of()
     library, other, facts = with_a_library(example)
     found = look_up(kernel_for(example, kind()), database=facts)
     assert found.applied == (other,)

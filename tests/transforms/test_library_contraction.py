@@ -115,12 +115,35 @@ MORE_FUNCTIONS = {
         lambda a: {"out": a["out"] + a["C"] + a["alpha"] * (a["A"] @ a["B"])},
     ),
 }  # fmt: skip
+# the kernel gets A, B and scales and shifts, unless a factor is outside of a difference
+AFFINE = {
+    "a factor of a sum": (
+        "alpha*sum(j, (1 - 3*A[i,j]/alpha)*(-B[j,k]))",
+        lambda a: a["alpha"] * ((1 - 3 * a["A"] / a["alpha"]) @ -a["B"]),
+    ),
+    "a factor of a difference": (
+        "sum(j, (alpha*(A[i,j] - 1) + 2)*(B[j,k] + 1)) + alpha",
+        lambda a: (a["alpha"] * (a["A"] - 1) + 2) @ (a["B"] + 1) + a["alpha"],
+    ),
+}
+AFFINE_KERNELS = {
+    name: (
+        kernel(
+            "{[i,j,k]: 0<=i,k<N and 0<=j<7}",
+            f"out[i,k] = {text}",
+            {"A": "N,7", "B": "7,N", "out": "N,N"},
+            args=[ALPHA],
+        ),
+        lambda a, compute=compute: {"out": compute(a)},
+    )
+    for name, (text, compute) in AFFINE.items()
+}
 TAKEN = {
     "scaled": SCALED["product"],
     "affine": FUNCTIONAL["affine combination in a product"],
     "strided output": FUNCTIONAL["output through strides"],
     "added": MORE_FUNCTIONS["added to the result"],
-}
+} | AFFINE_KERNELS
 
 
 @pytest.mark.parametrize("name", TAKEN)
@@ -130,6 +153,26 @@ def test_operands_scales_and_shifts_are_functions(name):
     case = written(unit, expected)
     for spec in sampled(case.einsum, LIBRARY_CONTRACTION, 2):
         case.assert_right(case.apply(spec), [{"N": n} for n in (1, 37, 301)])
+
+
+# of the second kernel, the first operand and the shifted sum
+@pytest.mark.parametrize(("name", "n_evaluated"), [*zip(AFFINE, (0, 2), strict=True)])
+def test_affine_functions_are_not_materialized(name, n_evaluated, monkeypatch):
+    """Numbers that nearly cancel are subtracted before they are multiplied."""
+    case = written(*AFFINE_KERNELS[name])
+    evaluated, into = [], ArrayFunction.into
+
+    def evaluate(self, *args):
+        evaluated.append(self.body)
+        into(self, *args)
+
+    monkeypatch.setattr(ArrayFunction, "into", evaluate)
+    A, B = 1 + 1e-9 * drawn(30)["A"], drawn(30)["B"]
+    executor = device().prepare(library_unit(case)).executor()
+    _, (result,) = executor(A=A, B=B, alpha=1e6)
+    expected = case.expected({"A": A, "B": B, "alpha": 1e6})["out"]
+    np.testing.assert_allclose(result, expected, rtol=1e-12)
+    assert len(evaluated) == n_evaluated
 
 
 def test_only_what_the_kernel_writes_is_written():

@@ -23,6 +23,7 @@ from pymbolic import primitives as p
 from pymbolic import var
 from pymbolic.mapper import Mapper
 
+from feinsum.contraction import Affine
 from feinsum.errors import TransformError
 from feinsum.ir import (
     UFUNCS,
@@ -32,6 +33,7 @@ from feinsum.ir import (
     evaluate_body,
     evaluate_into,
 )
+from feinsum.ir.expressions import split_linear
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Expression: TypeAlias = Any
@@ -100,6 +102,32 @@ class ArrayFunction:
     def is_variable(self) -> bool:
         """Whether the function is just a scalar."""
         return self.body == "x0" and self.read is None
+
+    @property
+    def arrays(self) -> tuple[ArrayRead, ...]:
+        """The arrays that the function reads."""
+        return tuple(x for x in self.sources if isinstance(x, ArrayRead))
+
+    def find_affine(
+        self, source: ArrayRead | str, values: Mapping[str, Any]
+    ) -> Affine | None:
+        """Return ``scale*x + shift`` if the function is that of one source and scalars.
+
+        Args:
+            source: the source x, whose value is not needed.
+            values: the arguments of the kernel by name.
+        """
+        name = f"x{self.sources.index(source)}"
+        linear = split_linear(self.body, name, is_distributed=False)
+        if linear is None or any(x != source for x in self.arrays):
+            return None
+        scalars = {
+            f"x{k}": values[x]
+            for k, x in enumerate(self.sources)
+            if isinstance(x, str) and x != source
+        }
+        scale, shift = (float(evaluate_body(text, scalars)) for text in linear)
+        return Affine(scale, shift)
 
     def into(
         self, out: Array, values: Mapping[str, Any], order: IndexList, box: Box

@@ -1,9 +1,10 @@
 """Einsums of two operands by the compiled contraction kernel, in place of a loop nest.
 
-Operands that are functions are evaluated into memory that is kept between calls, by
-several threads, in boxes of few entries. Arrays are read where they are, in any order
-of their axes. With blocks of the rows of A, the evaluated entries are still in the
-caches when the kernel reads them::
+Arrays are read where they are, in any order of their axes. The kernel applies affine
+functions of one array, such as ``alpha*A[i,k] + b``, where it packs entries. Operands
+that are other functions are evaluated into memory that is kept between calls, by
+several threads, in boxes of few entries. With blocks of the rows of A, the evaluated
+entries are still in the caches when the kernel reads them::
 
     for block:  left = A(block)          threads evaluate boxes of the block
                 sums = left * right      the kernel, with all threads
@@ -17,13 +18,19 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from feinsum.contraction import Step, contract_into
+from feinsum.contraction import (
+    IDENTITY,
+    Affine,
+    Step,
+    classify_indices,
+    contract_into,
+)
 from feinsum.ir import Extent, IndexList, SizeParam
 from feinsum.threads import count_cores
 from feinsum.transforms import heuristics as cpu
@@ -91,12 +98,12 @@ class _Run:
     def run_all_blocks(self) -> None:
         """Compute all blocks; evaluate operands without the index of blocks once."""
         row = self.row
-        arrays: dict[int, Array] = {}
+        operands: dict[int, tuple[Array, Affine]] = {}
         for box in self._list_blocks():
             for k, term in enumerate(row.step.inputs):
-                if k not in arrays or row.index in term:
-                    arrays[k] = self._get_operand(k, box)
-            self._contract(arrays[0], arrays[1], box)
+                if k not in operands or row.index in term:
+                    operands[k] = self._get_operand(k, box)
+            self._contract(operands[0], operands[1], box)
 
     def _list_blocks(self) -> Iterator[Box]:
         index, block = self.row.index, self.row.block
@@ -106,13 +113,41 @@ class _Run:
         for start in range(0, self.sizes[index], block):
             yield {index: slice(start, min(start + block, self.sizes[index]))}
 
-    def _get_operand(self, k: int, box: Box) -> Array:
-        """Return an operand along its indices: the caller's array if it is one."""
+    @cached_property
+    def _is_fused(self) -> bool:
+        """Whether the kernel is given affine functions: it packs real matrices."""
+        left, right = self.row.step.inputs
+        kinds = classify_indices(left, right, self.row.step.output)
+        sides = (
+            prod(self.sizes[index] for index in side)
+            for side in (kinds.rows, kinds.columns)
+        )
+        return self.row.dtype.kind == "f" and min(sides) >= cpu.MIN_FUSED_SIDE
+
+    def _find_scale(self) -> float | None:
+        """Return the factor of the sum, if the result is such a product."""
+        finish = self.row.finish
+        if finish.is_variable:
+            return 1.0
+        is_scalar = self._is_fused and not finish.arrays
+        affine = finish.find_affine(SUM, self.values) if is_scalar else None
+        return affine.scale if affine is not None and affine.shift == 0 else None
+
+    def _get_operand(self, k: int, box: Box) -> tuple[Array, Affine]:
+        """Return the array for an operand, and the function of its entries.
+
+        The array is the caller's if the operand is an affine function of it.
+        """
         function, term = self.row.operands[k], self.row.step.inputs[k]
-        if function.read is not None:
-            array = function.read.view(self.values, term, box)
-            if array.dtype == self.row.dtype:
-                return array
+        if len(function.arrays) == 1:
+            (read,) = function.arrays
+            array = read.view(self.values, term, box)
+            is_plain = function.read is not None
+            affine = IDENTITY if is_plain else None
+            if not is_plain and self._is_fused:
+                affine = function.find_affine(read, self.values)
+            if affine is not None and array.dtype == self.row.dtype:
+                return array, affine
         memory = self._get_memory(k, term, box)
         starts = _get_starts(term, box)
 
@@ -121,17 +156,22 @@ class _Run:
             function.into(target, self.values, term, piece)
 
         evaluate_boxes(evaluate, self._get_ranges(term, box), term[-1:], count_cores())
-        return memory
+        return memory, IDENTITY
 
-    def _contract(self, left: Array, right: Array, box: Box) -> None:
-        """Contract the operands of a block, in place if the sum is the result."""
+    def _contract(
+        self, left: tuple[Array, Affine], right: tuple[Array, Affine], box: Box
+    ) -> None:
+        """Contract the operands of a block, in place if the result is a scaled sum."""
         row, output = self.row, self.row.step.output
+        arrays, functions = (left[0], right[0]), (left[1], right[1])
         result = row.result.view(self.values, output, box)
-        if row.finish.is_variable and result.dtype == row.dtype:
-            contract_into(result, row.step, (left, right))
+        scale = self._find_scale() if result.dtype == row.dtype else None
+        if scale is not None:
+            scaled = Affine(*(scale * x for x in functions[0]))
+            contract_into(result, row.step, arrays, (scaled, functions[1]))
             return
         sums = self._get_memory(SUM, output, box)
-        contract_into(sums, row.step, (left, right))
+        contract_into(sums, row.step, arrays, functions)
         starts = _get_starts(output, box)
 
         def finish(piece: Box) -> None:

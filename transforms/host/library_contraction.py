@@ -8,8 +8,9 @@ order. For ``acd,dbc->ab`` the rows are a, the columns b and the terms c and d::
     B[d,b,c]   offsets of (c,d), and of b           likewise
     out[a,b] = sum over (c,d)                       one call of the kernel
 
-Nothing is compiled. Operands that are functions are evaluated by numpy first, block by
-block; see :mod:`feinsum.transforms.host.contraction_program`.
+Nothing is compiled. Affine functions of an array are applied where the kernel packs its
+entries; other operands that are functions are evaluated by numpy first, block by block.
+See :mod:`feinsum.transforms.host.contraction_program`.
 
 Source: Matthews 2018, High-Performance Tensor Contraction without Transposition,
 section 4.
@@ -48,6 +49,7 @@ from feinsum.transforms.primitives.schedule import make_scaled_sum
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
     compute_reuse,
+    count_index_tuples,
     get_typical_extent,
     has_blas_dtype,
     has_diagonal,
@@ -114,6 +116,18 @@ def space(workload: Workload) -> Space | None:
 def _classify(einsum: BatchedEinsum) -> ProductIndices:
     first, second = einsum.inputs
     return classify_indices(first, second, einsum.output)
+
+
+def fuses_affine_operands(einsum: BatchedEinsum) -> bool:
+    """Return whether the kernel takes affine functions of arrays as operands.
+
+    That are real operands with rows and columns to pack. Others are evaluated first.
+    """
+    if einsum.n_operands != 2 or einsum.rows[0][0].dtype.kind != "f":
+        return False
+    kinds = _classify(einsum)
+    sides = (count_index_tuples(einsum, side) for side in (kinds.rows, kinds.columns))
+    return min(sides) >= cpu.MIN_FUSED_SIDE
 
 
 def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
