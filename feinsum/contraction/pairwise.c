@@ -32,6 +32,11 @@
 /* Entries of a batch that are worth a vector, with a sum and without one. */
 #define MIN_LANES(n_terms) ((n_terms) > 1 ? 4 : 8)
 
+/* Results of an entry of the batch up to which lanes of it are faster where they lie in
+   runs in one operand, or in both: packing would read the lines of each again and again. */
+#define MAX_LANES_OF_ONE 4
+#define MAX_LANES_OF_BOTH 1024
+
 /* Multiply-adds of a product in a batch up to which lanes of the batch are faster, even
    if an operand has to be copied for them. */
 #define MAX_SMALL_PRODUCT 128
@@ -47,6 +52,11 @@
    Rapids, with vectors of 64 and 32 bytes. */
 #define MAX_DIRECT 32768
 #define MAX_COPIED 4096
+
+/* Terms in runs up to which dot products are worth a copy of an operand that has this share
+   of the entries of the other one at most: it joins the runs. */
+#define MAX_COPIED_RUN 16
+#define COPIED_SHARE 16
 
 /* Terms of sums from which on a result may be written twice, for vectors of it. */
 #define MIN_TURNED 2
@@ -89,14 +99,16 @@ static int find_runs(const Group *terms)
 
 /* Move the index of the batch to its end along which the operands lie in runs, if sums are
    long enough to pay for results that do not. */
-static int find_lanes(Group *batch, long n_terms)
+static int find_lanes(Group *batch, long n_products, long n_terms)
 {
     const int last = batch->rank - 1;
-    if (n_terms < 4 || n_terms > 4096)
+    if (n_terms < 4 || n_terms > 4096 || n_products > MAX_LANES_OF_BOTH)
         return 0;
     for (int k = last; k >= 0; --k) {
         const long *own = batch->strides[k];
         if (batch->n[k] < 16 || (own[0] & ~1L) || (own[1] & ~1L) || !(own[0] | own[1]))
+            continue;
+        if (n_products > MAX_LANES_OF_ONE && !(own[0] & own[1]))
             continue;
         move_to_end(batch, k);
         return 1;
@@ -156,7 +168,7 @@ static int choose_method(Problem *p, int is_single)
         (n_columns <= 4 || is_in_cache || n_terms <= 4 ||
          (n_rows <= 8 && n_columns <= 64)))
         return DIRECT;
-    if (n_rows * n_columns <= 4 && find_lanes(&p->batch, n_terms))
+    if (find_lanes(&p->batch, n_rows * n_columns, n_terms))
         return LANES_OF_BATCH;
     if (p->is_complex && (n_rows <= 2 || n_columns <= 2 || n_terms == 1))
         return SCALAR;
@@ -449,8 +461,26 @@ int contract_copying(int is_single, int is_complex, const Index *indices, long n
                          : contract_turned(is_single, is_complex, indices, n_indices, a, b,
                                            c, n_threads, large);
     }
+    if (n_copies > 1 && p->method == DOT && p->terms.rank > 1 &&
+        count_last(&p->terms) < MAX_COPIED_RUN) {
+        const long n_first = count_entries_of(indices, n_indices, 0);
+        const long n_second = count_entries_of(indices, n_indices, 1);
+        const int small_operand = n_second < n_first;
+        if (COPIED_SHARE * min(n_first, n_second) <= max(n_first, n_second)) {
+            free(p);
+            return contract_copied(is_single, is_complex, indices, n_indices, a, b, c,
+                                   n_threads, small_operand, !small_operand, 1);
+        }
+    }
+    if (n_copies > 0 && p->method == PACKED && has_inner_batch(indices, n_indices)) {
+        free(p);
+        return contract_in_blocks(is_single, is_complex, indices, n_indices, a, b, c,
+                                  n_threads);
+    }
     if (p->method == DOT && (count(&p->rows) == 1 || count(&p->columns) == 1))
         loop_in_order(p);
+    if (p->method == SCALAR)
+        pair_terms(&p->terms);
     const long n_rows = count(&p->rows);
     if (p->method == PACKED && n_rows < MIN_PACKED_ROWS && n_rows < count(&p->columns))
         swap_sides(p);

@@ -104,7 +104,7 @@ static const Index *find_across(const Index *indices, long n_indices, int operan
     return column != NULL && column->is_in[operand] && own != column ? own : NULL;
 }
 
-static long count_entries(const Index *indices, long n_indices, int array)
+long count_entries_of(const Index *indices, long n_indices, int array)
 {
     long n = 1;
     for (long k = 0; k < n_indices; ++k)
@@ -116,10 +116,10 @@ static long count_entries(const Index *indices, long n_indices, int array)
    With a copy in the order of the result, vectors are read and written as they lie. */
 int find_small_across(const Index *indices, long n_indices)
 {
-    const long n_results = count_entries(indices, n_indices, 2);
+    const long n_results = count_entries_of(indices, n_indices, 2);
     for (int operand = 0; operand < 2; ++operand)
         if (find_across(indices, n_indices, operand) != NULL &&
-            count_entries(indices, n_indices, operand) * MIN_SHARED_ENTRY <= n_results)
+            count_entries_of(indices, n_indices, operand) * MIN_SHARED_ENTRY <= n_results)
             return operand;
     return -1;
 }
@@ -302,6 +302,13 @@ static void move_index(Group *group, int from, int to)
     }
     group->n[to] = n;
     memcpy(group->strides[to], strides, sizeof(strides));
+}
+
+void pair_terms(Group *terms)
+{
+    const int last = terms->rank - 1, other = find_unit(terms, 1);
+    if (last > 1 && other >= 0 && other < last && terms->strides[last][0] == 1)
+        move_index(terms, other, last - 1);
 }
 
 /* Cut an index in runs, which become the index behind it. Its last values, if they fill no

@@ -258,11 +258,53 @@ static inline __attribute__((always_inline)) void NAME(lanes)(
     }
 }
 
+/* The sum of a[i, j] * b[j, i] by squares, with the distances of rows of a and b. */
+static double NAME(turned_dot)(
+    const T *a, long row_a, const T *b, long row_b, long n_i, long n_j)
+{
+    enum { AT_ONCE = 256 }; /* entries of a row that are added up by the type's precision */
+    double total = 0;
+    for (long i = 0; i < n_i; i += 4)
+        for (long j = 0; j < n_j;) {
+            const long end = min(n_j, j + AT_ONCE);
+            NAME(four) sums = {0};
+            for (; n_i - i >= 4 && j + 4 <= end; j += 4) {
+                T square[4][4];
+                T *columns[4] = {square[0], square[1], square[2], square[3]};
+                const T *lines[4];
+                for (int k = 0; k < 4; ++k)
+                    lines[k] = b + (j + k) * row_b + i;
+                NAME(turn_four)(lines, columns);
+#pragma GCC unroll 4
+                for (int k = 0; k < 4; ++k)
+                    sums += *(const NAME(four) *)(a + (i + k) * row_a + j) *
+                            *(const NAME(four) *)square[k];
+            }
+            total += ((double)sums[0] + sums[1]) + ((double)sums[2] + sums[3]);
+            for (; j < end; ++j)
+                for (long k = i; k < min(i + 4, n_i); ++k)
+                    total += a[k * row_a + j] * b[j * row_b + k];
+        }
+    return total;
+}
+
 /* A sum over terms that lie anywhere; four sums at once hide the latency of additions. */
-static T NAME(sum_products)(const T *a, const T *b, const Offsets *o)
+static T NAME(sum_products)(const Problem *p, const T *a, const T *b, const Offsets *o)
 {
     double sums[4] = {0, 0, 0, 0};
     long k = 0;
+    if (o->is_turned) {
+        const int last = p->terms.rank - 1;
+        const long *outer = p->terms.strides[last - 1], *inner = p->terms.strides[last];
+        const long n_outer = p->terms.n[last - 1], n_inner = p->terms.n[last];
+        for (; k < o->n_terms; ++k) {
+            const T *x = a + o->terms_a[k], *y = b + o->terms_b[k];
+            sums[0] += inner[0] == 1 && outer[1] == 1
+                           ? NAME(turned_dot)(x, outer[0], y, inner[1], n_outer, n_inner)
+                           : NAME(turned_dot)(y, outer[1], x, inner[0], n_outer, n_inner);
+        }
+        return (T)sums[0];
+    }
     for (; k + 4 <= o->n_terms; k += 4)
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i)
@@ -275,28 +317,28 @@ static T NAME(sum_products)(const T *a, const T *b, const Offsets *o)
 /* The same for entries of the batch that lie anywhere: the i-th and the next one are
    `step` entries apart. */
 static void NAME(scalar)(
-    const T *a, const T *b, T *c, const Offsets *o, long n, long step_a, long step_b,
-    long step_c)
+    const Problem *p, const T *a, const T *b, T *c, const Offsets *o, long n, long step_a,
+    long step_b, long step_c)
 {
     for (long i = 0; i < o->n_rows; ++i)
         for (long j = 0; j < o->n_columns; ++j) {
             const T *x = a + o->rows_a[i], *y = b + o->columns_b[j];
             T *z = c + o->rows_c[i] + o->columns_c[j];
-            if (o->n_terms == 1 && !o->is_added) {
+            if (o->n_terms == 1 && !o->is_added && !o->is_turned) {
                 x += o->terms_a[0], y += o->terms_b[0];
                 for (long e = 0; e < n; ++e)
                     z[e * step_c] = x[e * step_a] * y[e * step_b];
                 continue;
             }
             for (long e = 0; e < n; ++e) {
-                const T sum = NAME(sum_products)(x + e * step_a, y + e * step_b, o);
+                const T sum = NAME(sum_products)(p, x + e * step_a, y + e * step_b, o);
                 z[e * step_c] = o->is_added ? z[e * step_c] + sum : sum;
             }
         }
 }
 
 static inline __attribute__((always_inline)) void NAME(all_lanes)(
-    const T *a, const T *b, T *c, const Offsets *o, long n, const int a_has,
+    const Problem *p, const T *a, const T *b, T *c, const Offsets *o, long n, const int a_has,
     const int b_has)
 {
     /* With a sum, entries of the operands are used again before the next lanes come, some
@@ -318,7 +360,7 @@ static inline __attribute__((always_inline)) void NAME(all_lanes)(
             NAME(lanes)(a + a_has * e, b + b_has * e, c + e, &one, a_has, b_has, 2);
         for (; e + LANES <= n; e += LANES)
             NAME(lanes)(a + a_has * e, b + b_has * e, c + e, &one, a_has, b_has, 1);
-        NAME(scalar)(a + a_has * e, b + b_has * e, c + e, &one, n - e, a_has, b_has, 1);
+        NAME(scalar)(p, a + a_has * e, b + b_has * e, c + e, &one, n - e, a_has, b_has, 1);
     }
 }
 
@@ -594,11 +636,11 @@ static void NAME(along_batch)(
             NAME(complex_lanes)(a, b, c, o, n, 0, 1);
     } else if (p->method == LANES_OF_BATCH) {
         if (a_has && b_has)
-            NAME(all_lanes)(a, b, c, o, n, 1, 1);
+            NAME(all_lanes)(p, a, b, c, o, n, 1, 1);
         else if (a_has)
-            NAME(all_lanes)(a, b, c, o, n, 1, 0);
+            NAME(all_lanes)(p, a, b, c, o, n, 1, 0);
         else
-            NAME(all_lanes)(a, b, c, o, n, 0, 1);
+            NAME(all_lanes)(p, a, b, c, o, n, 0, 1);
     } else if (p->is_complex) {
         for (long i = 0; i < o->n_rows; ++i)
             for (long j = 0; j < o->n_columns; ++j)
@@ -607,7 +649,7 @@ static void NAME(along_batch)(
                     c + 2 * (o->rows_c[i] + o->columns_c[j]), o, n, steps[0], steps[1],
                     steps[2]);
     } else {
-        NAME(scalar)(a, b, c, o, n, steps[0], steps[1], steps[2]);
+        NAME(scalar)(p, a, b, c, o, n, steps[0], steps[1], steps[2]);
     }
 }
 
@@ -659,11 +701,12 @@ static int NAME(run)(const Problem *p, const Part *part)
         a += size * steps[0] * part->first_batch, b += size * steps[1] * part->first_batch;
         c += size * steps[2] * part->first_batch;
         const int is_run = p->method == SCALAR || steps[2] == 1;
-        const long n_terms = count(&p->terms), n_listed = o.n_terms;
+        const Group terms = get_listed_terms(p);
+        const long n_terms = count(&terms), n_listed = o.n_terms;
         for (long k = 0; k < n_terms; k += n_listed) {
             if (k) {
                 o.n_terms = min(n_listed, n_terms - k), o.is_added = 1;
-                list_terms(&p->terms, k, &o);
+                list_terms(&terms, k, &o);
             }
             start(&outer, 0, &at);
             for (long e = count(&outer); e > 0; --e, step(&outer, 1, &at))

@@ -1,9 +1,10 @@
 /* Contractions in two passes: through sums of an operand, or through a copy of a small
-   operand or of the result in the order of another array.
+   operand or of the result, or of blocks of it, in the order of another array.
 
        abc,badecf->bea    first badecf->baec, then abc,baec->bea
        da,acd->ca         first da->ad, then ad,acd->ca: sums along runs of d
        bac->ca            first bac->ac, by vectors, then ac->ca, by tiles
+       bik,bkj->ijb       some b at a time: products bij, then bij->ijb, by tiles
 */
 
 #include "pairwise_problem.h"
@@ -13,8 +14,19 @@
 /* Terms in a run of a sum over others, too, up to which vectors go along the runs first. */
 #define MAX_SHORT_RUN 24
 
+/* Rows of a sum that are joined until they fill two vectors, and entries of a row that fills
+   one. */
+#define MAX_ROWS_AT_ONCE 16
+#define MIN_ROW 8
+
 /* Entries of an operand from which on it may be summed first. */
 #define MIN_LONE 1024
+
+/* Entries of the batch that share a line of the result, from which on blocks of the result
+   are copied; bytes of a block, which stays in L2; and entries of a result that are. */
+#define MIN_INNER_BATCH 3
+#define BLOCK_BYTES (1 << 19)
+#define MIN_BLOCKED 2048
 
 /* The indices with the strides of a compact copy of an array, whose indices are in the
    order that another array has them, the longest stride of that first. Those of the copy
@@ -62,30 +74,60 @@ static int find_short_run(const Index *indices, long n_indices)
     return run;
 }
 
-/* Sum over all indices but those of short runs, and then over these. */
-static int sum_twice(int is_single, const Index *indices, long n_indices, int run,
+/* Of rows that are shorter than a vector and lie one behind the other, let some be summed
+   apart: abc->c becomes ab'sc, rows s,c of which are summed first, where b has s times as
+   many values as b'. Returns the index s, which is added, or -1. */
+static int split_rows_of_sum(Index *indices, long *n_indices)
+{
+    long row = -1, summed = -1, n_at_once = MAX_ROWS_AT_ONCE, n_entries = 1;
+    for (long k = 0; k < *n_indices; ++k) {
+        n_entries *= indices[k].extent;
+        if (indices[k].is_in[2] && indices[k].strides[0] == 1 && indices[k].extent > 1)
+            row = k;
+    }
+    for (long k = 0; row >= 0 && k < *n_indices; ++k)
+        if (!indices[k].is_in[2] && indices[k].strides[0] == indices[row].extent)
+            summed = k;
+    if (summed < 0 || indices[row].extent >= MIN_ROW || *n_indices == MAX_INDICES ||
+        n_entries < MIN_LONE)
+        return -1;
+    const long n_rows = indices[summed].extent;
+    while (n_at_once > 1 && (n_rows % n_at_once || n_rows < 4 * n_at_once))
+        --n_at_once;
+    if (n_at_once * indices[row].extent < 2 * MIN_ROW)
+        return -1;
+    indices[*n_indices] = indices[summed];
+    indices[*n_indices].extent = n_at_once;
+    indices[summed].extent /= n_at_once;
+    indices[summed].strides[0] *= n_at_once;
+    return (int)(*n_indices)++;
+}
+
+/* Sum over all indices but one of the summed ones, and then over that. */
+static int sum_twice(int is_single, const Index *indices, long n_indices, int last,
                      const void *a, void *c, int n_threads)
 {
     Index first[MAX_INDICES], second[MAX_INDICES];
-    long n_entries = 1, n = 0;
-    for (long k = n_indices - 1; k >= -1; --k) { /* the run is the last index */
-        const Index *x = &indices[k < 0 ? run : n_indices - 1 - k];
-        if (k >= 0 && (x == &indices[run] || !x->is_in[2]))
-            continue;
-        second[n++] = *x;
-    }
-    for (long k = n - 1; k >= 0; --k) {
-        second[k].strides[0] = n_entries;
-        n_entries *= second[k].extent;
-    }
-    memcpy(first, indices, n_indices * sizeof(Index));
-    for (long k = 0, kept = 0; k < n_indices; ++k) {
+    Group order = {.rank = 0}; /* of the sums: as in the operand */
+    for (long k = 0; k < n_indices; ++k) {
+        const Index *x = &indices[k];
+        const long place[3] = {x->strides[0], k, 0};
+        first[k] = *x;
+        first[k].is_in[2] |= k == last;
         first[k].strides[2] = 0;
-        if (k == run)
-            first[k].is_in[2] = 1, first[k].strides[2] = 1;
-        else if (first[k].is_in[2])
-            first[k].strides[2] = second[kept++].strides[0];
+        second[k] = (Index){x->extent, {0, 0, x->strides[2]}, {1, 0, x->is_in[2]}};
+        if (first[k].is_in[2])
+            insert_index(&order, x->extent, place, 0);
     }
+    long n_entries = 1, n = 0;
+    for (int k = order.rank - 1; k >= 0; --k) {
+        const long at = order.strides[k][1];
+        first[at].strides[2] = second[at].strides[0] = n_entries;
+        n_entries *= order.n[k];
+    }
+    for (long k = 0; k < n_indices; ++k)
+        if (first[k].is_in[2])
+            second[n++] = second[k];
     char *sums = malloc(n_entries * (is_single ? 4 : 8));
     const int failed = sums == NULL ||
                        sum_strided(is_single, 0, first, n_indices, a, sums, n_threads) ||
@@ -111,9 +153,12 @@ int sum_strided(int is_single, int is_complex, const Index *indices, long n_indi
                    numbers[n].extent >= MIN_RUN_OF_DOT;
         ++n;
     }
-    const int inner = find_short_run(numbers, n);
-    if (!is_complex && inner >= 0)
-        return sum_twice(is_single, numbers, n, inner, a, c, n_threads);
+    if (!is_complex) {
+        const int run = find_short_run(numbers, n);
+        const int last = run >= 0 ? run : split_rows_of_sum(numbers, &n);
+        if (last >= 0)
+            return sum_twice(is_single, numbers, n, last, a, c, n_threads);
+    }
     if (is_complex && has_run)
         return contract_copying(is_single, 1, numbers, n, a, NULL, c, n_threads, 0);
     for (long k = 0; is_complex && k < n; ++k)
@@ -188,6 +233,78 @@ int contract_copied(int is_single, int is_complex, const Index *indices, long n_
         contract_copying(is_single, is_complex, copied, n_indices, small ? a : copy,
                  small ? copy : b, c, n_threads, n_copies);
     free(copy);
+    return failed ? -1 : 0;
+}
+
+/* Whether an index of the batch has closer neighbours in the result than all rows and
+   columns. */
+static int is_inner_batch(const Index *indices, long n_indices, long k)
+{
+    const Index *own = &indices[k];
+    int is_inner = own->is_in[0] && own->is_in[1] && own->is_in[2] && own->extent > 1;
+    for (long m = 0; is_inner && m < n_indices; ++m) {
+        const Index *x = &indices[m];
+        if (x->is_in[2] && x->extent > 1 && !(x->is_in[0] && x->is_in[1]))
+            is_inner = labs(own->strides[2]) < labs(x->strides[2]);
+    }
+    return is_inner;
+}
+
+int has_inner_batch(const Index *indices, long n_indices)
+{
+    long n_inner = 1, n_results = 1;
+    for (long k = 0; k < n_indices; ++k) {
+        n_inner *= is_inner_batch(indices, n_indices, k) ? indices[k].extent : 1;
+        n_results *= indices[k].is_in[2] ? indices[k].extent : 1;
+    }
+    return n_inner >= MIN_INNER_BATCH && n_results >= MIN_BLOCKED;
+}
+
+/* Compute the products of some entries of the batch at a time, in a block that has the
+   batch outside, and copy it to the result, whose lines have the batch inside. */
+int contract_in_blocks(int is_single, int is_complex, const Index *indices, long n_indices,
+                       const void *a, const void *b, void *c, int n_threads)
+{
+    const long entry_bytes = (is_single ? 4 : 8) * (is_complex ? 2 : 1);
+    Index products[MAX_INDICES], back[MAX_INDICES];
+    Group order = {.rank = 0}; /* of the block: the index that is cut, the batch, others */
+    long cut = -1;
+    for (long k = 0; k < n_indices; ++k)
+        if (is_inner_batch(indices, n_indices, k) &&
+            (cut < 0 || indices[k].extent > indices[cut].extent))
+            cut = k;
+    for (long k = 0; k < n_indices; ++k) {
+        const Index *x = &indices[k];
+        const long of_batch = k == cut ? LONG_MAX : LONG_MAX - 1;
+        const int is_inner = is_inner_batch(indices, n_indices, k);
+        const long place[3] = {k, 0, is_inner ? of_batch : x->strides[2]};
+        products[k] = *x;
+        back[k] = (Index){x->extent, {0, 0, x->strides[2]}, {x->is_in[2], 0, x->is_in[2]}};
+        if (x->is_in[2] && x->extent > 1)
+            insert_index(&order, x->extent, place, 2);
+    }
+    long n_entries = 1;
+    for (int k = order.rank - 1; k >= 0; --k) {
+        const long at = order.strides[k][0];
+        products[at].strides[2] = back[at].strides[0] = n_entries;
+        n_entries *= order.n[k];
+    }
+    const long n_values = indices[cut].extent, n_of_value = n_entries / n_values;
+    const long n_at_once =
+        min(n_values, max(64 / entry_bytes, BLOCK_BYTES / (n_of_value * entry_bytes)));
+    char *block = malloc(n_at_once * n_of_value * entry_bytes);
+    int failed = block == NULL;
+    for (long first = 0; !failed && first < n_values; first += n_at_once) {
+        const long *strides = indices[cut].strides, offset = first * entry_bytes;
+        products[cut].extent = back[cut].extent = min(n_at_once, n_values - first);
+        failed = contract_copying(is_single, is_complex, products, n_indices,
+                                  (const char *)a + offset * strides[0],
+                                  (const char *)b + offset * strides[1], block, n_threads,
+                                  0) ||
+                 sum_strided(is_single, is_complex, back, n_indices, block,
+                             (char *)c + offset * strides[2], n_threads);
+    }
+    free(block);
     return failed ? -1 : 0;
 }
 

@@ -169,9 +169,15 @@ int find_periodic(const Problem *p);
 /* Without a sum, such rows; 0 if there are none. */
 int set_periodic(const Index *indices, long n_indices, Problem *p);
 
+/* Let the last two terms be those with neighbours in each of the operands. */
+void pair_terms(Group *terms);
+
 /* Whether the rows are indices of the second operand; sort the indices into groups. */
 int are_swapped(const Index *indices, long n_indices);
 void fill_groups(const Index *indices, long n_indices, int is_swapped, Problem *p);
+
+/* The entries of an array. */
+long count_entries_of(const Index *indices, long n_indices, int array);
 
 /* Without a sum: see pairwise_groups.c. */
 int has_sum(const Index *indices, long n_indices);
@@ -196,6 +202,9 @@ int contract_turned(int is_single, int is_complex, const Index *indices, long n_
 int contract_copied(int is_single, int is_complex, const Index *indices, long n_indices,
                     const void *a, const void *b, void *c, int n_threads, int small,
                     int other, int n_copies);
+int has_inner_batch(const Index *indices, long n_indices);
+int contract_in_blocks(int is_single, int is_complex, const Index *indices, long n_indices,
+                       const void *a, const void *b, void *c, int n_threads);
 
 /* Roughly, the time of one thread with data in L2; measured on Zen 5. */
 double estimate_ns(const Problem *p);

@@ -123,8 +123,33 @@ static inline int are_adjacent(const long *offsets, long n)
 typedef struct {
     long n_rows, n_columns, n_terms;
     int is_added; /* to the result, by SCALAR */
+    int is_turned; /* SCALAR sums the last two indices of the terms by squares */
     long *memory, *rows_a, *rows_c, *columns_b, *columns_c, *terms_a, *terms_b;
 } Offsets;
+
+/* Rows and columns from which on squares of them are worth their start. */
+#define MIN_SQUARES 8
+
+/* Whether each of the last two terms has neighbours in another operand: for ab,ba-> sums are
+   added up by squares of four rows and columns, one of which is turned. */
+static int are_turned(const Problem *p)
+{
+    const Group *terms = &p->terms;
+    if (p->method != SCALAR || p->is_complex || terms->rank < 2)
+        return 0;
+    const int last = terms->rank - 1;
+    const long *outer = terms->strides[last - 1], *inner = terms->strides[last];
+    return terms->n[last - 1] >= MIN_SQUARES && terms->n[last] >= MIN_SQUARES &&
+           ((inner[0] == 1 && outer[1] == 1) || (inner[1] == 1 && outer[0] == 1));
+}
+
+/* The terms of which there are lists; the others are in runs, or in squares. */
+static Group get_listed_terms(const Problem *p)
+{
+    Group terms = p->terms;
+    terms.rank -= p->method == DOT ? terms.rank > 0 : 2 * are_turned(p);
+    return terms;
+}
 
 static void list_terms(const Group *terms, long first, Offsets *o)
 {
@@ -134,15 +159,14 @@ static void list_terms(const Group *terms, long first, Offsets *o)
 
 static int find_offsets(const Problem *p, const Part *part, Offsets *o)
 {
-    Group terms = p->terms;
-    if (p->method == DOT && terms.rank) /* the last index is looped over apart */
-        --terms.rank;
+    const Group terms = get_listed_terms(p);
     o->n_rows = part->n_rows;
     o->n_columns = part->n_columns;
     o->n_terms = count(&terms);
     if (p->method == SCALAR && !p->is_complex)
         o->n_terms = min(o->n_terms, LISTED_TERMS);
     o->is_added = p->is_added;
+    o->is_turned = are_turned(p);
     /* DIRECT has its rows in a run, and lists of many columns block by block */
     const int is_direct = p->method == DIRECT && !p->is_complex;
     const long n_rows = is_direct && !p->is_copied ? 0 : o->n_rows;

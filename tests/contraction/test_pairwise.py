@@ -218,6 +218,37 @@ def test_sums_over_indices_of_one_operand(subscripts, dtype):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("subscripts", [
+    "kib,kjb->ijb", "ikb,bkj->ijb", "bik,kbj->jib", "kibc,ckbj->ijcb", "bki,bkj->ijb",
+])  # fmt: skip
+@pytest.mark.parametrize("extents", [(40, 37, 6, 19), (7, 5, 30, 40), (130, 140, 3, 5)])
+def test_products_of_a_batch_that_is_innermost_in_the_result(
+    subscripts, dtype, extents
+):
+    """Some entries of the batch are computed at a time, and fewer the last time."""
+    named = dict(zip("ijkb", extents, strict=True)) | {"c": 2}
+    first, second, output = subscripts.replace("->", ",").split(",")
+    operands = [drawn(term, named, dtype) for term in (first, second)]
+    assert_right(subscripts, *operands)
+    spread = np.empty([2 * named[index] for index in output], dtype)
+    assert_right(subscripts, *operands, spread[(np.s_[::-2],) * len(output)])
+
+
+@pytest.mark.usefixtures("usual_calls")
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("n_rows", [64, 100, 97])
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 9])
+def test_sums_of_rows_shorter_than_a_vector(dtype, n_rows, length):
+    """Several of them fill one, if their number has a divisor."""
+    array = drawn("abc", {"a": 12, "b": n_rows, "c": length}, dtype)
+    for subscripts in ("abc->ac", "abc->ca", "abc->c"):
+        found = direct.compute(subscripts, (array,), True)
+        expected = np.einsum(subscripts, array.astype(float))
+        scale = np.einsum(subscripts, abs(array).astype(float))
+        assert np.all(abs(found - expected) <= TOLERANCES[dtype] * scale)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
 def test_both_operands_may_be_broadcast(dtype):
     """All entries are one number then, however many lanes there are."""
     number = drawn("a", {"a": 1}, dtype)
@@ -318,6 +349,10 @@ LONG = {
     "a batch between": ("eh,ehd->hd", (5003, 3, 21)),
     "short sums in runs": ("ehd,ehd->eh", (500, 3, 20)),
     "short sums of short rows": ("eh,eh->e", (5000, 9)),
+    "products of a matrix and a transpose": ("ij,ji->", (303, 301)),
+    "transposed with an axis between": ("ijk,kji->", (41, 39, 30)),
+    "transposed in a batch": ("bij,jbi->b", (3, 38, 43)),
+    "short runs, and a small operand": ("bijk,jik->b", (70, 9, 11, 3)),
     "sums in runs of a batch in steps": ("edh,edh->he", (70, 9, 35)),
 }
 """Sums of many terms with few results, which threads share, or of many short ones."""
