@@ -71,12 +71,12 @@ int is_readable(PyArrayObject *array, int type)
 static void add_axes(Index *index, int which, PyArrayObject *array, uint64_t axes)
 {
     const long size = PyArray_ITEMSIZE(array);
-    index->is_in[which] |= axes != 0;
-    for (int axis = 0; axes; ++axis, axes >>= 1)
+    for (int axis = 0; axes && axis < PyArray_NDIM(array); ++axis, axes >>= 1)
         if (axes & 1) {
             const long n = PyArray_DIM(array, axis);
             if (n == 1)
                 continue;
+            index->is_in[which] = 1;
             index->strides[which] += PyArray_STRIDE(array, axis) / size;
             index->extent = index->extent == 1 || index->extent == n ? n : -1;
         }
@@ -135,7 +135,9 @@ static PyObject *contract(PyObject *module, PyObject *const *arguments, Py_ssize
             seen[x] |= axes[x];
         }
         is_empty |= indices[k].extent == 0;
-        is_wrong |= indices[k].extent < 0 || (axes[2] && !axes[0] && !axes[1]);
+        /* the result may lack an index, but not broadcast it */
+        is_wrong |= indices[k].extent < 0 || (axes[2] && !axes[0] && !axes[1]) ||
+                    (axes[2] && !indices[k].is_in[2] && indices[k].extent > 1);
     }
     for (int x = 0; x < 3; ++x) {
         const int rank = PyArray_NDIM(arrays[x]);

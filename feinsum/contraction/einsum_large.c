@@ -162,7 +162,7 @@ static PyObject *contract_into_new(LargeNetwork *network, int type, int rank,
     PyObject *array = NULL;
     const int failed = find_large_order(network);
     const double n_bytes = network->n_bytes_of_entry;
-    const int n_threads = failed ? -1 : find_n_threads(network->n_points);
+    int n_threads = -1;
     Node *result = &network->nodes[2 * network->n_operands - 2];
     if (failed) {
         PyErr_NoMemory();
@@ -171,7 +171,7 @@ static PyObject *contract_into_new(LargeNetwork *network, int type, int rank,
                network->max_intermediate * n_bytes >= CHECKED_BYTES ||
                result->n_entries * n_bytes >= LARGE_BYTES) {
         array = Py_NewRef(Py_NotImplemented);
-    } else if (n_threads > 0) {
+    } else if ((n_threads = find_n_threads(network->n_points)) > 0) {
         array = PyArray_SimpleNew(rank, shape, type);
         if (array != NULL) {
             const double start_ns = read_clock_ns();

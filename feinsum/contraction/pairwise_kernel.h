@@ -293,7 +293,7 @@ static T NAME(sum_products)(const Problem *p, const T *a, const T *b, const Offs
 {
     double sums[4] = {0, 0, 0, 0};
     long k = 0;
-    if (o->is_turned) {
+    if (o->has_squares) {
         const int last = p->terms.rank - 1;
         const long *outer = p->terms.strides[last - 1], *inner = p->terms.strides[last];
         const long n_outer = p->terms.n[last - 1], n_inner = p->terms.n[last];
@@ -324,7 +324,7 @@ static void NAME(scalar)(
         for (long j = 0; j < o->n_columns; ++j) {
             const T *x = a + o->rows_a[i], *y = b + o->columns_b[j];
             T *z = c + o->rows_c[i] + o->columns_c[j];
-            if (o->n_terms == 1 && !o->is_added && !o->is_turned) {
+            if (o->n_terms == 1 && !o->is_added && !o->has_squares) {
                 x += o->terms_a[0], y += o->terms_b[0];
                 for (long e = 0; e < n; ++e)
                     z[e * step_c] = x[e * step_a] * y[e * step_b];
@@ -338,8 +338,8 @@ static void NAME(scalar)(
 }
 
 static inline __attribute__((always_inline)) void NAME(all_lanes)(
-    const Problem *p, const T *a, const T *b, T *c, const Offsets *o, long n, const int a_has,
-    const int b_has)
+    const Problem *p, const T *a, const T *b, T *c, const Offsets *o, long n,
+    const int a_has, const int b_has)
 {
     /* With a sum, entries of the operands are used again before the next lanes come, some
        rows and columns at a time; without one, memory is read and written in runs. */
@@ -568,7 +568,7 @@ static void NAME(complex_dots)(
 static int NAME(by_rows)(const Problem *p, const Part *part, Offsets *o)
 {
     const long size = p->is_complex ? 2 : 1, first = size * part->first_row;
-    const long n_rows = part->n_rows, n_terms = o->n_terms;
+    const long n_rows = part->n_rows, n_terms = o->n_terms, n_all = count(&p->terms);
     const T *copied = NULL;
     T *copy = NULL;
     Offsets of_copy = *o;
@@ -598,7 +598,7 @@ static int NAME(by_rows)(const Problem *p, const Part *part, Offsets *o)
             NAME(complex_direct)(a, b, c, &of_copy, n_rows);
             continue;
         }
-        /* in blocks, so that the error does not grow with the number of terms */
+        /* in blocks: the error grows with their number, not with that of the terms */
         for (long j = 0; j < o->n_columns; j += DIRECT_COLUMNS) {
             const long n = min(DIRECT_COLUMNS, o->n_columns - j);
             const long *columns_b = o->columns_b + j, *columns_c = o->columns_c + j;
@@ -608,10 +608,16 @@ static int NAME(by_rows)(const Problem *p, const Part *part, Offsets *o)
                 offsets(&p->columns, part->first_column + j, n, 1, block_c);
                 columns_b = block_b, columns_c = block_c;
             }
-            for (long k = 0; k < n_terms; k += DIRECT_TERMS)
-                NAME(direct)(a, of_copy.terms_a + k, b, o->terms_b + k,
-                             min(DIRECT_TERMS, n_terms - k), columns_b, n, c, columns_c,
+            for (long k = 0; k < n_all; k += DIRECT_TERMS) {
+                const long listed = k % n_terms; /* a multiple, if not all are listed */
+                if (n_all > n_terms && listed == 0) {
+                    o->n_terms = min(n_terms, n_all - k);
+                    list_terms(&p->terms, k, o);
+                }
+                NAME(direct)(a, of_copy.terms_a + listed, b, o->terms_b + listed,
+                             min(DIRECT_TERMS, n_all - k), columns_b, n, c, columns_c,
                              n_rows, k == 0);
+            }
         }
     }
     if (copy != NULL)
@@ -658,23 +664,31 @@ static void NAME(spread)(
     const Problem *p, const T *a, const T *b, T *c, const Offsets *o, long n,
     const long *steps)
 {
-    enum { CHUNK = 256 };
-    static long zero = 0;
+    enum { CHUNK = 256, WIDE = 4 };
+    static long zero = 0, columns[WIDE] = {0, CHUNK, 2 * CHUNK, 3 * CHUNK};
     const long size = p->is_complex ? 2 : 1, in_run[3] = {steps[0], steps[1], 1};
-    T run[2 * CHUNK];
+    /* entries of the operands for a chunk, which are read for each row, stay in L2 */
+    const long n_of_entry = size * o->n_terms * (o->n_rows + o->n_columns);
+    const long most = BLOCK_ENTRIES / n_of_entry / 32 * 32;
+    const long chunk = min(CHUNK, max(32, most));
+    T run[2 * CHUNK * WIDE];
     Offsets one = *o;
-    one.n_rows = one.n_columns = 1, one.rows_c = one.columns_c = &zero;
-    for (long i = 0; i < o->n_rows; ++i)
-        for (long j = 0; j < o->n_columns; ++j)
-            for (long e0 = 0; e0 < n; e0 += CHUNK) {
-                const long m = min(CHUNK, n - e0);
-                T *to = c + size * (o->rows_c[i] + o->columns_c[j] + e0 * steps[2]);
+    one.n_rows = 1, one.rows_c = &zero, one.columns_c = columns;
+    for (long e0 = 0; e0 < n; e0 += chunk)
+        for (long i = 0; i < o->n_rows; ++i)
+            for (long j = 0; j < o->n_columns; j += WIDE) {
+                const long m = min(chunk, n - e0);
+                one.n_columns = min(WIDE, o->n_columns - j);
                 one.rows_a = o->rows_a + i, one.columns_b = o->columns_b + j;
-                NAME(along_batch)(p, a + size * e0 * steps[0], b + size * e0 * steps[1], run,
-                                  &one, m, in_run);
-                for (long e = 0; e < m; ++e)
-                    for (long k = 0; k < size; ++k)
-                        to[size * e * steps[2] + k] = run[size * e + k];
+                NAME(along_batch)(p, a + size * e0 * steps[0], b + size * e0 * steps[1],
+                                  run, &one, m, in_run);
+                for (long k = 0; k < one.n_columns; ++k) {
+                    T *to = c + size * (o->rows_c[i] + o->columns_c[j + k] + e0 * steps[2]);
+                    const T *from = run + size * columns[k];
+                    for (long e = 0; e < m; ++e)
+                        for (long x = 0; x < size; ++x)
+                            to[size * e * steps[2] + x] = from[size * e + x];
+                }
             }
 }
 
@@ -708,8 +722,8 @@ static int NAME(run)(const Problem *p, const Part *part)
                 o.n_terms = min(n_listed, n_terms - k), o.is_added = 1;
                 list_terms(&terms, k, &o);
             }
-            start(&outer, 0, &at);
-            for (long e = count(&outer); e > 0; --e, step(&outer, 1, &at))
+            start(&outer, part->first_outer, &at);
+            for (long e = part->n_outer; e > 0; --e, step(&outer, 1, &at))
                 (is_run ? NAME(along_batch) : NAME(spread))(
                     p, a + size * at.a, b + size * at.b, c + size * at.c, &o,
                     part->n_batch, steps);

@@ -77,9 +77,9 @@ static inline void NAME(store)(
 /* How a strip of rows lies in the result. */
 static RowLayout NAME(find_layout)(const long *rows, long n_rows)
 {
-    int is_line = BYTES == 64 || are_adjacent(rows, ROWS);
     if (n_rows < ROWS)
         return SCATTERED;
+    int is_line = BYTES == 64 || are_adjacent(rows, ROWS);
     for (long i = 0; i < ROWS; i += LANES) {
         if (!are_adjacent(rows + i, LANES))
             return SCATTERED;

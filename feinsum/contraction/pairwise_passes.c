@@ -14,8 +14,8 @@
 /* Terms in a run of a sum over others, too, up to which vectors go along the runs first. */
 #define MAX_SHORT_RUN 24
 
-/* Rows of a sum that are joined until they fill two vectors, and entries of a row that fills
-   one. */
+/* Rows of a sum that are joined until they fill two vectors, and entries of a row that
+   fills one. */
 #define MAX_ROWS_AT_ONCE 16
 #define MIN_ROW 8
 
@@ -23,36 +23,58 @@
 #define MIN_LONE 1024
 
 /* Entries of the batch that share a line of the result, from which on blocks of the result
-   are copied; bytes of a block, which stays in L2; and entries of a result that are. */
+   are copied; and entries of a result that are. */
 #define MIN_INNER_BATCH 3
-#define BLOCK_BYTES (1 << 19)
 #define MIN_BLOCKED 2048
+/* Bytes of a block, which stays in L2, if it has whole lines then; bytes from which on it
+   has not all rows or columns, and how many of these at least. */
+#define BLOCK_BYTES (1 << 19)
+#define MAX_BLOCK_BYTES (1 << 25)
+#define MIN_OUTER 96
 
-/* The indices with the strides of a compact copy of an array, whose indices are in the
-   order that another array has them, the longest stride of that first. Those of the copy
-   itself, between the array and it, are in `of_copy`. Returns the number of entries. */
-static long order_like(const Index *indices, long n_indices, int array, int other,
-                       Index *copied, Index *of_copy)
+/* The indices with the strides of a compact copy of an array, in which an index comes
+   before those with smaller places. Those of the copy itself, between the array and it, are
+   in `of_copy`. Returns the number of entries. */
+static long lay_out(const Index *indices, long n_indices, int array, const long *places,
+                    Index *copied, Index *of_copy)
 {
     long n_entries = 1;
     Group order = {.rank = 0};
     for (long k = 0; k < n_indices; ++k) {
         const Index *x = &indices[k];
-        /* what the other array lacks comes first, so that runs remain */
-        const long place = x->is_in[other] ? x->strides[other] : LONG_MAX;
-        const long strides[3] = {x->strides[array], k, place};
-        copied[k] = *x;
+        const long place[3] = {k, 0, places[k]};
         of_copy[k] = (Index){x->extent, {x->strides[array], 0, 0}, {x->is_in[array], 0,
                                                                     x->is_in[array]}};
         if (x->is_in[array] && x->extent > 1)
-            insert_index(&order, x->extent, strides, 2);
+            insert_index(&order, x->extent, place, 2);
+        copied[k] = *x;
     }
     for (int k = order.rank - 1; k >= 0; --k) {
-        const long at = order.strides[k][1];
+        const long at = order.strides[k][0];
         copied[at].strides[array] = of_copy[at].strides[2] = n_entries;
         n_entries *= order.n[k];
     }
     return n_entries;
+}
+
+/* The same in the order of another array; what that lacks comes first, so that runs
+   remain. */
+static long order_like(const Index *indices, long n_indices, int array, int other,
+                       Index *copied, Index *of_copy)
+{
+    long places[MAX_INDICES] = {0};
+    for (long k = 0; k < n_indices; ++k)
+        places[k] = indices[k].is_in[other] ? indices[k].strides[other] : LONG_MAX;
+    return lay_out(indices, n_indices, array, places, copied, of_copy);
+}
+
+/* Copy back, to the array. */
+static void turn_back(Index *of_copy, long n_indices)
+{
+    for (long k = 0; k < n_indices; ++k) {
+        const long stride = of_copy[k].strides[0];
+        of_copy[k].strides[0] = of_copy[k].strides[2], of_copy[k].strides[2] = stride;
+    }
 }
 
 /* An index of short runs that are summed, if others are summed, too, which are no runs:
@@ -103,62 +125,16 @@ static int split_rows_of_sum(Index *indices, long *n_indices)
     return (int)(*n_indices)++;
 }
 
-/* Sum over all indices but one of the summed ones, and then over that. */
-static int sum_twice(int is_single, const Index *indices, long n_indices, int last,
-                     const void *a, void *c, int n_threads)
-{
-    Index first[MAX_INDICES], second[MAX_INDICES];
-    Group order = {.rank = 0}; /* of the sums: as in the operand */
-    for (long k = 0; k < n_indices; ++k) {
-        const Index *x = &indices[k];
-        const long place[3] = {x->strides[0], k, 0};
-        first[k] = *x;
-        first[k].is_in[2] |= k == last;
-        first[k].strides[2] = 0;
-        second[k] = (Index){x->extent, {0, 0, x->strides[2]}, {1, 0, x->is_in[2]}};
-        if (first[k].is_in[2])
-            insert_index(&order, x->extent, place, 0);
-    }
-    long n_entries = 1, n = 0;
-    for (int k = order.rank - 1; k >= 0; --k) {
-        const long at = order.strides[k][1];
-        first[at].strides[2] = second[at].strides[0] = n_entries;
-        n_entries *= order.n[k];
-    }
-    for (long k = 0; k < n_indices; ++k)
-        if (first[k].is_in[2])
-            second[n++] = second[k];
-    char *sums = malloc(n_entries * (is_single ? 4 : 8));
-    const int failed = sums == NULL ||
-                       sum_strided(is_single, 0, first, n_indices, a, sums, n_threads) ||
-                       sum_strided(is_single, 0, second, n, sums, c, n_threads);
-    free(sums);
-    return failed ? -1 : 0;
-}
-
-int sum_strided(int is_single, int is_complex, const Index *indices, long n_indices,
-                const void *a, void *c, int n_threads)
+/* Sum in one pass, over numbers that each have an index of the operand. */
+static int sum_once(int is_single, int is_complex, Index *numbers, long n, const void *a,
+                    void *c, int n_threads)
 {
     static const double one = 1;
     static const float single_one = 1;
-    Index numbers[MAX_INDICES];
-    long n = 0;
     int has_run = 0; /* of complex numbers to add up, by DOT */
-    for (long k = 0; k < n_indices; ++k) {
-        if (!indices[k].is_in[0])
-            continue;
-        numbers[n] = indices[k];
-        numbers[n].is_in[1] = numbers[n].strides[1] = 0;
-        has_run |= !numbers[n].is_in[2] && numbers[n].strides[0] == 1 &&
-                   numbers[n].extent >= MIN_RUN_OF_DOT;
-        ++n;
-    }
-    if (!is_complex) {
-        const int run = find_short_run(numbers, n);
-        const int last = run >= 0 ? run : split_rows_of_sum(numbers, &n);
-        if (last >= 0)
-            return sum_twice(is_single, numbers, n, last, a, c, n_threads);
-    }
+    for (long k = 0; k < n; ++k)
+        has_run |= !numbers[k].is_in[2] && numbers[k].strides[0] == 1 &&
+                   numbers[k].extent >= MIN_RUN_OF_DOT;
     if (is_complex && has_run)
         return contract_copying(is_single, 1, numbers, n, a, NULL, c, n_threads, 0);
     for (long k = 0; is_complex && k < n; ++k)
@@ -170,6 +146,50 @@ int sum_strided(int is_single, int is_complex, const Index *indices, long n_indi
                             is_single ? (const void *)&single_one : &one, c, n_threads);
 }
 
+/* Sum over all indices but one of the summed ones, and then over that. */
+static int sum_twice(int is_single, Index *indices, long n_indices, int last, const void *a,
+                     void *c, int n_threads)
+{
+    Index first[MAX_INDICES], second[MAX_INDICES];
+    memcpy(first, indices, n_indices * sizeof(Index));
+    first[last].is_in[2] = 1;
+    const long n_entries = order_like(first, n_indices, 2, 0, first, second);
+    turn_back(second, n_indices);
+    second[last].is_in[2] = 0;
+    long n_second = 0;
+    for (long k = 0; k < n_indices; ++k)
+        if (second[k].is_in[0])
+            second[n_second++] = second[k];
+    char *sums = malloc(n_entries * (is_single ? 4 : 8));
+    if (sums == NULL)
+        return sum_once(is_single, 0, indices, n_indices, a, c, n_threads);
+    const int failed = sum_once(is_single, 0, first, n_indices, a, sums, n_threads) ||
+                       sum_once(is_single, 0, second, n_second, sums, c, n_threads);
+    free(sums);
+    return failed ? -1 : 0;
+}
+
+int sum_strided(int is_single, int is_complex, const Index *indices, long n_indices,
+                const void *a, void *c, int n_threads)
+{
+    Index numbers[MAX_INDICES];
+    long n = 0;
+    for (long k = 0; k < n_indices; ++k) {
+        if (!indices[k].is_in[0])
+            continue;
+        numbers[n] = indices[k];
+        numbers[n].is_in[1] = numbers[n].strides[1] = 0;
+        ++n;
+    }
+    if (!is_complex) {
+        const int run = find_short_run(numbers, n);
+        const int last = run >= 0 ? run : split_rows_of_sum(numbers, &n);
+        if (last >= 0)
+            return sum_twice(is_single, numbers, n, last, a, c, n_threads);
+    }
+    return sum_once(is_single, is_complex, numbers, n, a, c, n_threads);
+}
+
 /* Contract a large operand into a result whose indices are in the order of the operand,
    and copy that: so vectors are read and written as they lie. */
 int contract_turned(int is_single, int is_complex, const Index *indices, long n_indices,
@@ -178,13 +198,12 @@ int contract_turned(int is_single, int is_complex, const Index *indices, long n_
     const long entry_bytes = (is_single ? 4 : 8) * (is_complex ? 2 : 1);
     Index turned[MAX_INDICES], back[MAX_INDICES];
     const long n_entries = order_like(indices, n_indices, 2, operand, turned, back);
-    for (long k = 0; k < n_indices; ++k) {
-        const long stride = back[k].strides[0];
-        back[k].strides[0] = back[k].strides[2], back[k].strides[2] = stride;
-    }
+    turn_back(back, n_indices);
     char *result = malloc(n_entries * entry_bytes);
+    if (result == NULL)
+        return contract_copying(is_single, is_complex, indices, n_indices, a, b, c,
+                                n_threads, 0);
     const int failed =
-        result == NULL ||
         contract_copying(is_single, is_complex, turned, n_indices, a, b, result, n_threads,
                          0) ||
         sum_strided(is_single, is_complex, back, n_indices, result, c, n_threads);
@@ -227,11 +246,14 @@ int contract_copied(int is_single, int is_complex, const Index *indices, long n_
     Index copied[MAX_INDICES], of_copy[MAX_INDICES];
     const long n_entries = order_like(indices, n_indices, small, other, copied, of_copy);
     char *copy = malloc(n_entries * entry_bytes);
+    if (copy == NULL)
+        return contract_copying(is_single, is_complex, indices, n_indices, a, b, c,
+                                n_threads, 0);
     const int failed =
-        copy == NULL ||
-        sum_strided(is_single, is_complex, of_copy, n_indices, small ? b : a, copy, 1) ||
+        sum_strided(is_single, is_complex, of_copy, n_indices, small ? b : a, copy,
+                    n_threads) ||
         contract_copying(is_single, is_complex, copied, n_indices, small ? a : copy,
-                 small ? copy : b, c, n_threads, n_copies);
+                         small ? copy : b, c, n_threads, n_copies);
     free(copy);
     return failed ? -1 : 0;
 }
@@ -257,53 +279,61 @@ int has_inner_batch(const Index *indices, long n_indices)
         n_inner *= is_inner_batch(indices, n_indices, k) ? indices[k].extent : 1;
         n_results *= indices[k].is_in[2] ? indices[k].extent : 1;
     }
-    return n_inner >= MIN_INNER_BATCH && n_results >= MIN_BLOCKED;
+    return n_inner >= MIN_INNER_BATCH && n_results > n_inner && n_results >= MIN_BLOCKED;
 }
 
 /* Compute the products of some entries of the batch at a time, in a block that has the
-   batch outside, and copy it to the result, whose lines have the batch inside. */
+   batch outside, and copy it to the result, whose lines have the batch inside. If blocks
+   are too large then, they have some values of the outermost index of the result. */
 int contract_in_blocks(int is_single, int is_complex, const Index *indices, long n_indices,
                        const void *a, const void *b, void *c, int n_threads)
 {
     const long entry_bytes = (is_single ? 4 : 8) * (is_complex ? 2 : 1);
-    Index products[MAX_INDICES], back[MAX_INDICES];
-    Group order = {.rank = 0}; /* of the block: the index that is cut, the batch, others */
-    long cut = -1;
-    for (long k = 0; k < n_indices; ++k)
-        if (is_inner_batch(indices, n_indices, k) &&
-            (cut < 0 || indices[k].extent > indices[cut].extent))
-            cut = k;
+    Index limited[MAX_INDICES], products[MAX_INDICES], back[MAX_INDICES];
+    long places[MAX_INDICES] = {0}, cut = -1, outer = -1, n_results = 1;
+    memcpy(limited, indices, n_indices * sizeof(Index));
     for (long k = 0; k < n_indices; ++k) {
         const Index *x = &indices[k];
-        const long of_batch = k == cut ? LONG_MAX : LONG_MAX - 1;
         const int is_inner = is_inner_batch(indices, n_indices, k);
-        const long place[3] = {k, 0, is_inner ? of_batch : x->strides[2]};
-        products[k] = *x;
-        back[k] = (Index){x->extent, {0, 0, x->strides[2]}, {x->is_in[2], 0, x->is_in[2]}};
-        if (x->is_in[2] && x->extent > 1)
-            insert_index(&order, x->extent, place, 2);
+        places[k] = is_inner ? LONG_MAX - 1 : x->strides[2];
+        n_results *= x->is_in[2] ? x->extent : 1;
+        if (is_inner && (cut < 0 || x->extent > indices[cut].extent))
+            cut = k;
+        if (!is_inner && x->is_in[2] && x->extent > 1 &&
+            (outer < 0 || labs(x->strides[2]) > labs(indices[outer].strides[2])))
+            outer = k;
     }
-    long n_entries = 1;
-    for (int k = order.rank - 1; k >= 0; --k) {
-        const long at = order.strides[k][0];
-        products[at].strides[2] = back[at].strides[0] = n_entries;
-        n_entries *= order.n[k];
-    }
-    const long n_values = indices[cut].extent, n_of_value = n_entries / n_values;
-    const long n_at_once =
-        min(n_values, max(64 / entry_bytes, BLOCK_BYTES / (n_of_value * entry_bytes)));
-    char *block = malloc(n_at_once * n_of_value * entry_bytes);
-    int failed = block == NULL;
-    for (long first = 0; !failed && first < n_values; first += n_at_once) {
-        const long *strides = indices[cut].strides, offset = first * entry_bytes;
-        products[cut].extent = back[cut].extent = min(n_at_once, n_values - first);
-        failed = contract_copying(is_single, is_complex, products, n_indices,
-                                  (const char *)a + offset * strides[0],
-                                  (const char *)b + offset * strides[1], block, n_threads,
-                                  0) ||
-                 sum_strided(is_single, is_complex, back, n_indices, block,
-                             (char *)c + offset * strides[2], n_threads);
-    }
+    places[cut] = LONG_MAX; /* outside of a block, of which the last one has fewer values */
+    const long n_cut = indices[cut].extent, n_of_cut = n_results / n_cut;
+    limited[cut].extent =
+        min(n_cut, max(64 / entry_bytes, BLOCK_BYTES / entry_bytes / n_of_cut));
+    const long n_outer = indices[outer].extent;
+    const long n_of_outer = n_of_cut / n_outer * limited[cut].extent;
+    const long least = indices[outer].is_in[0] && indices[outer].is_in[1] ? 1 : MIN_OUTER;
+    limited[outer].extent =
+        min(n_outer, max(least, MAX_BLOCK_BYTES / entry_bytes / n_of_outer));
+    const long n_entries = lay_out(limited, n_indices, 2, places, products, back);
+    turn_back(back, n_indices);
+    char *block = malloc(n_entries * entry_bytes);
+    if (block == NULL)
+        return contract_copying(is_single, is_complex, indices, n_indices, a, b, c,
+                                n_threads, 0);
+    int failed = 0;
+    for (long x = 0; x < n_outer; x += limited[outer].extent)
+        for (long y = 0; !failed && y < n_cut; y += limited[cut].extent) {
+            const long *of_outer = indices[outer].strides, *of_cut = indices[cut].strides;
+            long offsets[3];
+            for (int array = 0; array < 3; ++array)
+                offsets[array] = (x * of_outer[array] + y * of_cut[array]) * entry_bytes;
+            products[outer].extent = back[outer].extent =
+                min(limited[outer].extent, n_outer - x);
+            products[cut].extent = back[cut].extent = min(limited[cut].extent, n_cut - y);
+            failed = contract_copying(is_single, is_complex, products, n_indices,
+                                      (const char *)a + offsets[0],
+                                      (const char *)b + offsets[1], block, n_threads, 0) ||
+                     sum_strided(is_single, is_complex, back, n_indices, block,
+                                 (char *)c + offsets[2], n_threads);
+        }
     free(block);
     return failed ? -1 : 0;
 }

@@ -36,8 +36,8 @@
 #define RUN_OF_TERMS 32
 
 /* Blocks of PACKED: terms, and fewer if lines of rows lie on different pages for each term;
-   entries of a block of the first operand, which stays in L2; columns of the second one,
-   in L3. */
+   entries of a block of the first operand, which take half of L2 in double precision;
+   columns of the second one, in L3. Measured on Zen 3 to 5. */
 #define BLOCK_TERMS 256
 #define FAR_TERMS 96
 #define BLOCK_ENTRIES (144 * BLOCK_TERMS)
@@ -68,8 +68,9 @@ typedef struct {
     long strides[MAX_INDICES][3];
 } Group;
 
-/* Two of the strides of an index matter to rows, columns and terms, three to a batch:
-   see `offsets` and `step`. TILED has one row and one column index with all three. */
+/* The strides of a batch are those of a, b and c. Rows have those of a and c, columns of b
+   and c, terms of a and b, in the first two places. TILED has one row and one column index
+   with all three. */
 typedef struct {
     Group batch, rows, columns, terms;
     const void *a, *b;

@@ -15,9 +15,8 @@
 #include <immintrin.h>
 #endif
 
-/* Entries per block; measured on Zen 3 to 5, where a block of the first operand of
-   double precision takes half of L2, and a strip of the second a third of L1. */
-/* Rows if there are few terms; entries of columns that no other rows need. */
+/* Rows of a block of PACKED if there are few terms; entries of columns that no other rows
+   need. */
 #define MAX_BLOCK_ROWS 576
 #define PANEL_ENTRIES (1 << 16)
 /* Bytes of a run that are packed before those of the next term, which may lie on another
@@ -30,8 +29,11 @@ enum { ADD, STORE, STREAM };
 /* How a strip of rows lies in a result: in vectors, even in cache lines, or otherwise. */
 typedef enum { SCATTERED, IN_VECTORS, IN_LINES } RowLayout;
 
+/* Of the batch, LANES_OF_BATCH and SCALAR have entries of the last index in n_batch, and
+   those of all others in n_outer. */
 typedef struct {
-    long first_batch, n_batch, first_row, n_rows, first_column, n_columns;
+    long first_batch, n_batch, first_row, n_rows, first_column, n_columns, first_outer,
+        n_outer;
 } Part;
 
 static int is_along_batch(const Problem *p)
@@ -114,25 +116,26 @@ static inline int are_adjacent(const long *offsets, long n)
     return are;
 }
 
-/* Terms of which SCALAR has lists, and columns of DIRECT, so that these stay in the
-   cache. */
+/* Terms of which SCALAR has lists, or more, so that there are as few lists; columns and
+   terms of DIRECT. So the lists stay in the caches. */
 #define LISTED_TERMS 512
 #define LISTED_COLUMNS 4096
+#define LISTED_BY_DIRECT (1 << 13)
 
 /* The offsets of a part of rows and columns, and of all terms, or the first of them. */
 typedef struct {
     long n_rows, n_columns, n_terms;
     int is_added; /* to the result, by SCALAR */
-    int is_turned; /* SCALAR sums the last two indices of the terms by squares */
+    int has_squares; /* the last two indices of the terms, for SCALAR */
     long *memory, *rows_a, *rows_c, *columns_b, *columns_c, *terms_a, *terms_b;
 } Offsets;
 
 /* Rows and columns from which on squares of them are worth their start. */
 #define MIN_SQUARES 8
 
-/* Whether each of the last two terms has neighbours in another operand: for ab,ba-> sums are
-   added up by squares of four rows and columns, one of which is turned. */
-static int are_turned(const Problem *p)
+/* Whether each of the last two terms has neighbours in another operand: for ab,ba-> sums
+   are added up by squares of four rows and columns, one of which is turned. */
+static int has_squares(const Problem *p)
 {
     const Group *terms = &p->terms;
     if (p->method != SCALAR || p->is_complex || terms->rank < 2)
@@ -147,7 +150,7 @@ static int are_turned(const Problem *p)
 static Group get_listed_terms(const Problem *p)
 {
     Group terms = p->terms;
-    terms.rank -= p->method == DOT ? terms.rank > 0 : 2 * are_turned(p);
+    terms.rank -= p->method == DOT ? terms.rank > 0 : 2 * has_squares(p);
     return terms;
 }
 
@@ -164,11 +167,13 @@ static int find_offsets(const Problem *p, const Part *part, Offsets *o)
     o->n_columns = part->n_columns;
     o->n_terms = count(&terms);
     if (p->method == SCALAR && !p->is_complex)
-        o->n_terms = min(o->n_terms, LISTED_TERMS);
+        o->n_terms = min(o->n_terms, max(LISTED_TERMS, o->n_terms / LISTED_TERMS));
     o->is_added = p->is_added;
-    o->is_turned = are_turned(p);
+    o->has_squares = has_squares(p);
     /* DIRECT has its rows in a run, and lists of many columns block by block */
     const int is_direct = p->method == DIRECT && !p->is_complex;
+    if (is_direct && !p->is_copied)
+        o->n_terms = min(o->n_terms, LISTED_BY_DIRECT);
     const long n_rows = is_direct && !p->is_copied ? 0 : o->n_rows;
     const long n_columns =
         is_direct && o->n_columns > LISTED_COLUMNS ? 0 : o->n_columns;
@@ -508,22 +513,27 @@ int run_problem(int length, int is_single, const Problem *p, int n_threads)
     int n_parts = worth < n_threads ? (int)worth : n_threads;
     if (n_parts > MAX_THREADS)
         n_parts = MAX_THREADS;
-    const int by_batch = n_batch >= (p->method == LANES_OF_BATCH ? 64 : 2) * n_parts;
+    const long n_outer = is_along ? count(&p->batch) / n_batch : 1;
+    const int by_outer = n_outer >= 2 * n_parts;
+    const long unit_of_batch = p->method == LANES_OF_BATCH ? 64 : 1;
+    int by_batch = !by_outer && n_batch >= max(2, unit_of_batch) * n_parts;
     const int by_rows = n_rows >= n_columns;
-    if (n_parts > 1 && !by_batch && (by_rows ? n_rows : n_columns) < 16)
-        n_parts = 1;
+    if (!by_outer && !by_batch && max(n_rows, n_columns) < 16)
+        n_parts = (int)min(n_parts, n_batch / unit_of_batch), by_batch = 1;
     if (n_parts < 1)
         n_parts = 1;
     /* threads share the rows in blocks of whole lines */
     const long period = p->method == PACKED ? find_period(&p->rows, 0) : 0;
     const long unit = period > 1 && n_rows >= 96 * n_parts * period ? 24 * period : 24;
-    Part parts[MAX_THREADS], whole = {0, n_batch, 0, n_rows, 0, n_columns};
+    Part parts[MAX_THREADS], whole = {0, n_batch, 0, n_rows, 0, n_columns, 0, n_outer};
     for (int k = 0; k < n_parts; ++k) {
         Part *part = &parts[k];
         *part = whole;
-        if (by_batch)
-            divide(n_batch, k, n_parts, p->method == LANES_OF_BATCH ? 64 : 1,
-                   &part->first_batch, &part->n_batch);
+        if (by_outer)
+            divide(n_outer, k, n_parts, 1, &part->first_outer, &part->n_outer);
+        else if (by_batch)
+            divide(n_batch, k, n_parts, unit_of_batch, &part->first_batch,
+                   &part->n_batch);
         else if (by_rows)
             divide(n_rows, k, n_parts, unit, &part->first_row, &part->n_rows);
         else

@@ -99,7 +99,7 @@ static inline __attribute__((always_inline)) void NAME(tiles)(
     const long row_of[2] = {row[x], row[!x]}, column_of[2] = {column[x], column[!x]};
     const long steps[3] = {1, is_a && is_b ? 0 : column[!x], column[2]};
     enum { LINE = 64 / sizeof(T) };
-    const T one[2] = {1, 0};
+    const T one = 1;
     T tile[2 * TILE * TILE];
     Place outer, at;
     start(&p->batch, part->first_batch, &outer);
@@ -134,9 +134,15 @@ static inline __attribute__((always_inline)) void NAME(tiles)(
                     else
                         NAME(turn_tile)(turned, factor, row_of, column_of, tile, n_rows,
                                         n_columns, size);
-                    for (long i = 0; i < n_rows; ++i)
+                    /* an infinite number times (1, 0) is not a number */
+                    for (long i = 0; size == 2 && factor && i < n_rows; ++i)
+                        for (long j = 0; j < n_columns; ++j)
+                            for (long x = 0; x < 2; ++x)
+                                c[2 * (i * row[2] + j * column[2]) + x] =
+                                    tile[2 * (i * TILE + j) + x];
+                    for (long i = 0; (size == 1 || !factor) && i < n_rows; ++i)
                         NAME(line)(tile + size * i * TILE,
-                                   factor ? one : other + size * i * row_of[1],
+                                   factor ? &one : other + size * i * row_of[1],
                                    c + size * i * row[2], steps, n_columns, size);
                 }
             }

@@ -280,6 +280,8 @@ def _is_for_kernel(
     indices = {index for term in step.inputs for index in term}
     if len(operands) == 1 and len(indices) == len(step.output):
         return False  # a view
+    if len(operands) == 1 and dtype.kind == "c":
+        return False  # the kernel would multiply by 1, and an infinity by 0j
     return len(indices) <= MAX_INDICES and all(
         other == dtype and is_readable for _, other, is_readable in operands
     )

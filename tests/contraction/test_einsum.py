@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import reduce
 from itertools import cycle
+from itertools import pairwise as neighbours
+from string import ascii_letters
 
 import hypothesis
 import numpy as np
@@ -163,6 +165,10 @@ def test_the_number_of_threads_may_change_between_calls(variable, monkeypatch):
     monkeypatch.setenv("FEINSUM_NUM_THREADS", "many")
     with pytest.raises(DeviceUnavailableError, match="many"):
         compute("ij,jk->ik", *operands)
+    # what the extension leaves to Python, before it reads the number
+    chain = ",".join(map("".join, neighbours(ascii_letters[:41])))
+    with pytest.raises(DeviceUnavailableError, match="many"):
+        feinsum.einsum(chain, *[np.eye(130)] * 40)
     monkeypatch.setenv("FEINSUM_NUM_THREADS", "2")
     assert (compute("ij,jk->ik", *operands) == result).all()
 

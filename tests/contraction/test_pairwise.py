@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from feinsum.contraction import DTYPES, IS_BUILT, Affine, contract_pair, direct
+from feinsum.contraction import (
+    DTYPES,
+    IS_BUILT,
+    Affine,
+    contract_pair,
+    direct,
+    find_steps,
+    run_steps,
+)
 from feinsum.contraction.pairwise import encode_indices
 from tests.children import run_python
 
@@ -220,6 +228,7 @@ def test_sums_over_indices_of_one_operand(subscripts, dtype):
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("subscripts", [
     "kib,kjb->ijb", "ikb,bkj->ijb", "bik,kbj->jib", "kibc,ckbj->ijcb", "bki,bkj->ijb",
+    "kib,kjb->bij",
 ])  # fmt: skip
 @pytest.mark.parametrize("extents", [(40, 37, 6, 19), (7, 5, 30, 40), (130, 140, 3, 5)])
 def test_products_of_a_batch_that_is_innermost_in_the_result(
@@ -232,6 +241,20 @@ def test_products_of_a_batch_that_is_innermost_in_the_result(
     assert_right(subscripts, *operands)
     spread = np.empty([2 * named[index] for index in output], dtype)
     assert_right(subscripts, *operands, spread[(np.s_[::-2],) * len(output)])
+
+
+def test_blocks_of_a_large_result_have_some_of_its_rows():
+    """The last block has fewer of them."""
+    named = {"i": 1501, "j": 1003, "k": 2, "b": 3}
+    assert_right("ikb,kjb->ijb", *(drawn(term, named, "f8") for term in ("ikb", "kjb")))
+
+
+def test_infinite_products_across_the_result():
+    """An infinity times (1, 0) is not a number, so nothing is multiplied by one."""
+    a = np.full((16, 17), 1e200 + 0j)
+    assert (contracted("ba,ba->ab", a, a) == complex("inf+0j")).all()
+    steps = find_steps(["ab"], "a")
+    assert (run_steps(steps, [np.full((3, 4), complex("inf"))]) == complex("inf")).all()
 
 
 @pytest.mark.usefixtures("usual_calls")
@@ -336,6 +359,10 @@ def test_long_sums_of_single_precision_are_accurate():
             contracted("j,ij->i", ones, given),
         ):
             assert np.max(abs(found / exact - 1)) < 2e-6
+    # terms that lie anywhere: all additions to a large total round in one direction
+    tenths, ones = np.full(8 * n, 0.1, "f4")[::2], np.ones(8 * n, "f4")[::2]
+    assert abs(contracted("i,i->", tenths, ones) / (0.4 * n) - 1) < 2e-5
+    assert abs(contracted("i,ij->j", ones, tenths[:, None])[0] / (0.4 * n) - 1) < 2e-5
 
 
 LONG = {
@@ -347,6 +374,8 @@ LONG = {
     "rows that fill no vector": ("ki,kj->ji", (5003, 37)),
     "a vector times a matrix": ("k,kr->r", (5003, 21)),
     "a batch between": ("eh,ehd->hd", (5003, 3, 21)),
+    "lanes of a short index": ("eqi,eqi->ei", (4000, 20, 10)),
+    "many short sums at once": ("eqi,eiq->ei", (4000, 3, 5)),
     "short sums in runs": ("ehd,ehd->eh", (500, 3, 20)),
     "short sums of short rows": ("eh,eh->e", (5000, 9)),
     "products of a matrix and a transpose": ("ij,ji->", (303, 301)),
