@@ -115,14 +115,8 @@ class _Run:
 
     @cached_property
     def _is_fused(self) -> bool:
-        """Whether the kernel is given affine functions: it packs real matrices."""
-        left, right = self.row.step.inputs
-        kinds = classify_indices(left, right, self.row.step.output)
-        sides = (
-            prod(self.sizes[index] for index in side)
-            for side in (kinds.rows, kinds.columns)
-        )
-        return self.row.dtype.kind == "f" and min(sides) >= cpu.MIN_FUSED_SIDE
+        """Whether the kernel gets affine functions as operands."""
+        return takes_functions(self.row.step, self.sizes, self.row.dtype)
 
     def _find_scale(self) -> float | None:
         """Return the factor of the sum, if the result is such a product."""
@@ -194,6 +188,25 @@ class _Run:
             flat = self.scratch[name, dtype] = np.empty(prod(shape), dtype)
         memory: Array = flat[: prod(shape)].reshape(shape)
         return memory
+
+
+def takes_functions(step: Step, sizes: Mapping[str, int], dtype: np.dtype[Any]) -> bool:
+    """Return whether the kernel takes affine functions of arrays as operands.
+
+    These are real operands that it packs, with rows and columns. Operands with an index
+    that is summed alone are summed before.
+
+    >>> sizes, f8 = dict.fromkeys("ijk", 100), np.dtype(float)
+    >>> takes_functions(Step((0, 1), ("ik", "kj"), "ij"), sizes, f8)
+    True
+    >>> takes_functions(Step((0, 1), ("ik", "k"), "i"), sizes, f8)
+    False
+    """
+    first, second = step.inputs
+    kinds = classify_indices(first, second, step.output)
+    sides = [prod(map(sizes.__getitem__, x)) for x in (kinds.rows, kinds.columns)]
+    is_matrix = kinds.rows | kinds.columns <= {*step.output}
+    return dtype.kind == "f" and is_matrix and min(sides) >= cpu.MIN_FUSED_SIDE
 
 
 def evaluate_boxes(

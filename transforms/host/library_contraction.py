@@ -44,12 +44,12 @@ from feinsum.transforms.host.contraction_program import (
     SUM,
     ContractionProgram,
     ContractionRow,
+    takes_functions,
 )
 from feinsum.transforms.primitives.schedule import make_scaled_sum
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
     compute_reuse,
-    count_index_tuples,
     get_typical_extent,
     has_blas_dtype,
     has_diagonal,
@@ -119,15 +119,12 @@ def _classify(einsum: BatchedEinsum) -> ProductIndices:
 
 
 def fuses_affine_operands(einsum: BatchedEinsum) -> bool:
-    """Return whether the kernel takes affine functions of arrays as operands.
-
-    That are real operands with rows and columns to pack. Others are evaluated first.
-    """
-    if einsum.n_operands != 2 or einsum.rows[0][0].dtype.kind != "f":
+    """Return whether the kernel takes affine functions of arrays as operands."""
+    if einsum.n_operands != 2:
         return False
-    kinds = _classify(einsum)
-    sides = (count_index_tuples(einsum, side) for side in (kinds.rows, kinds.columns))
-    return min(sides) >= cpu.MIN_FUSED_SIDE
+    sizes = {index: get_typical_extent(n) for index, n in einsum.extents.items()}
+    step = Step((0, 1), einsum.inputs, einsum.output)
+    return takes_functions(step, sizes, einsum.rows[0][0].dtype)
 
 
 def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
