@@ -31,6 +31,7 @@ from feinsum.contraction import Step, find_steps
 from feinsum.contraction.paths import find_pairwise_path
 from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.raising import LoopNest
+from feinsum.raising.expressions import make_product
 from feinsum.targets.cuda.figures import MAX_REGISTERS
 from feinsum.transforms.cost import Gpu, count_points
 from feinsum.transforms.gpu import heuristics as h
@@ -358,8 +359,8 @@ class _Elements(GroupWriter):
         )
         sums, of_sums = self.loop_over(_list_summed(product))
         r, of_block = block()
-        factors = tuple(value.at({**points, **of_block, **of_sums}) for value in values)
-        term = factors[0] if len(factors) == 1 else p.Product(factors)
+        at = {**points, **of_block, **of_sums}
+        term = make_product([value.at(at) for value in values])
         add = self.assign(
             "add", acc[var(r)], p.Sum((acc[var(r)], term)), [*loops, *sums, r],
             [zero, *(insn for value in values for insn in value.after)],

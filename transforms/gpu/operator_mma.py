@@ -49,6 +49,7 @@ from pytools.tag import Tag
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
+from feinsum.raising.expressions import make_sum
 from feinsum.targets.cuda.code import LeastGroups, OrderedLoads
 from feinsum.transforms.cost import Gpu, count_points
 from feinsum.transforms.gpu import heuristics as h
@@ -75,7 +76,7 @@ from feinsum.transforms.gpu.fragments import (
 )
 from feinsum.transforms.gpu.layouts import clamp
 from feinsum.transforms.gpu.operator_steps import NAMES, OperatorSteps, OperatorTiles
-from feinsum.transforms.gpu.staging import RowParts, StagingWriter, make_sum
+from feinsum.transforms.gpu.staging import RowParts, StagingWriter
 from feinsum.transforms.gpu.tiles import Point
 from feinsum.transforms.primitives import Schedule, begin
 from feinsum.transforms.primitives.copy_async import COPIES

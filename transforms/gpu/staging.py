@@ -28,6 +28,7 @@ import numpy as np
 from pymbolic import primitives as p
 from pymbolic import var
 
+from feinsum.raising.expressions import make_sum
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.fragments import DOUBLE, ZERO
 from feinsum.transforms.gpu.layouts import Share, partition_raggedly
@@ -444,7 +445,3 @@ class StagingWriter(GroupWriter):
         # elements last: lanes of neighbouring elements read neighbours
         array = self.declare_shared(stem, indices, (self.tiles.elements,))
         return Factors(positions, indices, array)
-
-
-def make_sum(terms: Sequence[Expression]) -> Expression:
-    return terms[0] if len(terms) == 1 else p.Sum(tuple(terms))

@@ -15,13 +15,14 @@ import islpy as isl
 import loopy as lp
 import numpy as np
 from constantdict import constantdict
-from loopy.symbolic import Reduction, WalkMapper, get_dependencies
+from loopy.symbolic import Reduction, get_dependencies
 from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.errors import TransformError
 from feinsum.ir import Extent
 from feinsum.raising import names_of
+from feinsum.raising.expressions import collect_nodes, get_array_name
 from feinsum.transforms.primitives.loops import intersect_sets, with_own_inames
 from feinsum.transforms.primitives.schedule import (
     Expression,
@@ -195,10 +196,13 @@ def _check_lanes(schedule: Schedule, temporary: str, outer: frozenset[str]) -> N
 
     A loop of a single iteration is harmless: Loopy's code has a constant for it.
     """
-    finder = _NameFinder(temporary)
-    for insn in schedule.kernel.instructions:
-        finder(insn.expression)
-    named = sorted(finder.names & outer)
+    lanes = tuple(
+        access.index_tuple[-1]
+        for insn in schedule.kernel.instructions
+        for access in collect_nodes(insn.expression, p.Subscript)
+        if get_array_name(access) == temporary
+    )
+    named = sorted(get_dependencies(lanes) & outer)
     if pinned := [i for i in named if not _is_single(schedule.kernel, i)]:
         raise TransformError(
             f"the loops {pinned} around the tile {temporary!r} have a single value in "
@@ -232,29 +236,13 @@ def vectorize_last_axis(schedule: Schedule, temporary: str) -> Schedule:
 
 def _find_calling_inames(schedule: Schedule, rule: str) -> frozenset[str]:
     """Return the inames in the arguments of all calls of a rule."""
-    finder = _NameFinder(rule)
-    for insn in schedule.kernel.instructions:
-        finder(insn.expression)
-    return frozenset(finder.names & schedule.kernel.all_inames())
-
-
-class _NameFinder(WalkMapper):  # type: ignore[misc]
-    """Collects the names in the last subscripts of an array, or in calls of a rule."""
-
-    def __init__(self, subject: str) -> None:
-        super().__init__()
-        self.subject = subject
-        self.names: set[str] = set()
-
-    def map_subscript(self, expr: p.Subscript, /) -> None:
-        if getattr(expr.aggregate, "name", None) == self.subject:
-            self.names |= get_dependencies(expr.index_tuple[-1])
-        super().map_subscript(expr)
-
-    def map_call(self, expr: p.Call, /) -> None:
-        if getattr(expr.function, "name", None) == self.subject:
-            self.names |= get_dependencies(expr.parameters)
-        super().map_call(expr)
+    arguments = tuple(
+        call.parameters
+        for insn in schedule.kernel.instructions
+        for call in collect_nodes(insn.expression, p.Call)
+        if getattr(call.function, "name", None) == rule
+    )
+    return frozenset(get_dependencies(arguments) & schedule.kernel.all_inames())
 
 
 @dataclass(frozen=True)

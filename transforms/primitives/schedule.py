@@ -24,6 +24,7 @@ from pymbolic import var
 from feinsum.dtypes import get_sum_dtype
 from feinsum.ir import Extent, IndexList, order_by_precision
 from feinsum.raising import LoopNest
+from feinsum.raising.expressions import make_product
 
 Expression: TypeAlias = Any
 
@@ -225,7 +226,7 @@ def multiply_rules(
         var(schedule.rules[name])(*(points[index] for index in schedule.spans[name]))
         for name in (operands[k] for k in order)
     )
-    return factors[0] if len(factors) == 1 else p.Product(factors)
+    return make_product(factors)
 
 
 def make_scaled_sum(scale: Expression, inames: Names, value: Expression) -> Expression:

@@ -19,12 +19,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from loopy.symbolic import SubstitutionMapper
 from pymbolic import primitives as p
 from pymbolic import var
-from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.ir import BatchedEinsum
+from feinsum.raising.expressions import substitute
 from feinsum.transforms.library.packed.plan import Axis, make_plan
 from feinsum.transforms.library.packed.tiles import (
     Loops,
@@ -292,12 +291,11 @@ class PackedNest:
         if plan.rows[-1].is_exact and plan.columns[-1].is_exact:
             for axis in plan.register_axes[:-1]:
                 self.writer.tag(loops.iname(axis), "unr_hint")
-        # the address of a vector is that of its first lane
-        first = SubstitutionMapper(make_subst_func({lane: 0}))
         self.writer.store_vector(
             row,
             var(vector),
-            {i: first(point) for i, point in points.items()},
+            # the address of a vector is that of its first lane
+            {i: substitute(point, {lane: 0}) for i, point in points.items()},
             order,
             [*sums.after, step],
             lanes=plan.lanes,
