@@ -38,7 +38,6 @@ import numpy as np
 from feinsum.contraction import classify_indices
 from feinsum.ir import BatchedEinsum, Extent, IndexList, SizeParam
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.registry import Parameters
 
 RUN_TIME_EXTENT = 4096
 """The extent that cost models assume for a size parameter."""
@@ -119,18 +118,6 @@ def has_blas_dtype(einsum: BatchedEinsum) -> bool:
     """Return whether all operands have the same dtype, one that BLAS multiplies."""
     dtypes = {operand.dtype for operand in einsum.operands}
     return len(dtypes) == 1 and dtypes <= set(map(np.dtype, ("f4", "f8", "c8", "c16")))
-
-
-def get_number(parameters: Parameters, name: str) -> int:
-    value = parameters[name]
-    assert isinstance(value, int)
-    return value
-
-
-def get_text(parameters: Parameters, name: str) -> str:
-    value = parameters[name]
-    assert isinstance(value, str)
-    return value
 
 
 @dataclass(frozen=True)

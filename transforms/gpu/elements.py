@@ -54,16 +54,12 @@ from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters, Space, with_starts
 from feinsum.transforms.roles import (
     find_element_indices,
-    get_number,
-    get_text,
     get_typical_extent,
     has_real_dtype,
 )
 
 LANES = ("element", "row")
 """The indices in which neighbouring work-items may differ."""
-
-NAMES = ("elements", "workers", "rows", "lane", "stage_matrices")
 
 
 def apply_gpu_elements(
@@ -155,14 +151,14 @@ class _Elements(GroupWriter):
     """Writes the loops; see :func:`apply_gpu_elements`."""
 
     def __init__(self, schedule: Schedule, parameters: Parameters) -> None:
-        n_elements = get_number(parameters, "elements")
-        super().__init__(schedule, get_text(parameters, "element"), n_elements)
-        self.n_sums = get_number(parameters, "rows")
+        n_elements = parameters["elements"]
+        super().__init__(schedule, parameters["element"], n_elements)
+        self.n_sums: int = parameters["rows"]
         self.is_staged = bool(parameters["stage_matrices"])
         self.is_by_element = parameters["lane"] == LANES[0]
         fast, slow = ("l.0", "l.1") if self.is_by_element else ("l.1", "l.0")
         self.elements = _Axis(fast, n_elements)
-        self.workers = _Axis(slow, get_number(parameters, "workers"))
+        self.workers = _Axis(slow, parameters["workers"])
         self.items: dict[str, str] = {}
         self.loop_over_groups()
 
@@ -389,15 +385,15 @@ def _make_space(workload: Workload) -> Space | None:
         "lane": LANES,
         "stage_matrices": (True, False),
     }
-    starts = partial(list_starts, table, NAMES, h.ELEMENT_STARTS)
+    starts = partial(list_starts, table, [*table][1:], h.ELEMENT_STARTS)
     return with_starts(Space(table, partial(_find_excess, einsum)), starts)
 
 
 def _find_excess(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     """Explain which limit of every GPU is exceeded; None if none is."""
-    n_elements = get_number(parameters, "elements")
-    n_items = n_elements * get_number(parameters, "workers")
-    element, is_staged = get_text(parameters, "element"), parameters["stage_matrices"]
+    element, n_elements = parameters["element"], parameters["elements"]
+    n_items = n_elements * parameters["workers"]
+    is_staged = parameters["stage_matrices"]
     return explain_items(n_items, h.WARP) or explain_shared_bytes(
         _count_shared_bytes(einsum, element, n_elements, is_staged), h.SHARED_BYTES
     )
@@ -422,8 +418,9 @@ def _count_shared_bytes(
 
 def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds; sums read shared memory, or matrices from the cache."""
-    element, rows = get_text(parameters, "element"), get_number(parameters, "rows")
-    n_elements, workers = (get_number(parameters, name) for name in NAMES[:2])
+    element, rows = parameters["element"], parameters["rows"]
+    n_elements: int = parameters["elements"]
+    workers: int = parameters["workers"]
     is_staged = bool(parameters["stage_matrices"])
     is_by_element = parameters["lane"] == LANES[0]
     itemsize = get_itemsize(einsum)

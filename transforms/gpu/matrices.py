@@ -44,7 +44,6 @@ from feinsum.transforms.registry import Parameters, Space
 from feinsum.transforms.roles import (
     compute_reuse,
     count_index_tuples,
-    get_number,
     has_real_dtype,
 )
 
@@ -79,9 +78,7 @@ def apply_gpu_matrices(
             "a library computes whole kernels; this one does more than the einsum"
         )
     schedule = begin(t_unit, nest)
-    plan = StackRoles.of(
-        nest.einsum, schedule.extents, get_number(parameters, "stacked")
-    )
+    plan = StackRoles.of(nest.einsum, schedule.extents, parameters["stacked"])
     if plan is None:
         raise TransformError(
             f"{nest.einsum.subscripts} is not a stack of products of matrices"
@@ -402,7 +399,7 @@ def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float
 
     Arrays that are not in order are read and written once more, in separate launches.
     """
-    plan = StackRoles.of(einsum, einsum.extents, get_number(parameters, "stacked"))
+    plan = StackRoles.of(einsum, einsum.extents, parameters["stacked"])
     itemsize = get_itemsize(einsum)
     # OpenCL has no such library: there, products are no faster than other code
     if plan is None or not has_tensor_cores(gpu, 2 if itemsize == 2 else 8):

@@ -89,7 +89,7 @@ from feinsum.transforms.registry import (
     register,
     with_starts,
 )
-from feinsum.transforms.roles import find_element_indices, get_text
+from feinsum.transforms.roles import find_element_indices
 
 
 def apply_gpu_operator_mma(
@@ -126,7 +126,7 @@ def apply_gpu_operator_mma(
         ahead: whether to load a tile to registers while the previous one is multiplied.
     """
     schedule = begin(t_unit, nest)
-    steps = _find_steps(nest.einsum, get_text(parameters, "element"))
+    steps = _find_steps(nest.einsum, parameters["element"])
     if steps is None:
         raise TransformError(
             f"{nest.einsum.subscripts} is no product of elements with one matrix whose "
@@ -396,7 +396,7 @@ def _make_space(workload: Workload) -> Space | None:
     }
 
     def constraint(parameters: Parameters) -> str | None:
-        steps = fits[get_text(parameters, "element")]
+        steps = fits[parameters["element"]]
         return _find_excess(OperatorTiles.of(einsum, steps, parameters))
 
     def others() -> Iterable[Parameters]:
@@ -432,7 +432,7 @@ def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float
     # the family gains nothing where tensor cores are not faster than other units
     if not has_tensor_cores(gpu, 8):
         return inf
-    element = get_text(parameters, "element")
+    element = parameters["element"]
     steps = _find_steps(einsum, element)
     assert steps is not None
     tiles = OperatorTiles.of(einsum, steps, parameters)

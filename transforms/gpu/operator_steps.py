@@ -15,7 +15,7 @@ from itertools import combinations
 from feinsum.ir import BatchedEinsum
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.registry import Parameters
-from feinsum.transforms.roles import count_index_tuples, get_number
+from feinsum.transforms.roles import count_index_tuples
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class OperatorTiles:
 
         streamed = max(steps.early, key=lambda k: volume(einsum.inputs[k]))
         scaling = tuple(k for k in steps.early if k != streamed)
-        sizes = {name: get_number(parameters, name) for name in NAMES}
+        sizes = {name: parameters[name] for name in NAMES}
         return cls(
             **sizes,
             is_ahead=bool(parameters["ahead"]),

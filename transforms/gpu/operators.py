@@ -56,8 +56,6 @@ from feinsum.transforms.registry import Parameters, Space, with_starts
 from feinsum.transforms.roles import (
     count_index_tuples,
     find_element_indices,
-    get_number,
-    get_text,
     has_real_dtype,
 )
 
@@ -93,7 +91,7 @@ def apply_gpu_operator(
         stage_output: write results through shared memory, in their order in memory.
     """
     schedule = begin(t_unit, nest)
-    steps = OperatorSteps.of(nest.einsum, get_text(parameters, "element"))
+    steps = OperatorSteps.of(nest.einsum, parameters["element"])
     if steps is None:
         raise TransformError(
             f"{nest.einsum.subscripts} is no product of elements with one matrix"
@@ -130,7 +128,7 @@ class _Operator(GroupWriter):
         self, schedule: Schedule, steps: OperatorSteps, parameters: Parameters
     ) -> None:
         self.n_lanes, self.n_columns, self.n_rows = (
-            get_number(parameters, name) for name in ("lanes", "columns", "rows")
+            parameters[name] for name in ("lanes", "columns", "rows")
         )
         super().__init__(schedule, steps.element, self.n_lanes * self.n_columns)
         self.steps = steps
@@ -422,7 +420,7 @@ def _make_space(workload: Workload) -> Space | None:
     }
 
     def constraint(parameters: Parameters) -> str | None:
-        return _find_excess(einsum, fits[get_text(parameters, "element")], parameters)
+        return _find_excess(einsum, fits[parameters["element"]], parameters)
 
     starts = partial(list_starts, table, NAMES[:-1], h.OPERATOR_STARTS)
     return with_starts(Space(table, constraint), starts)
@@ -432,7 +430,7 @@ def _find_excess(
     einsum: BatchedEinsum, steps: OperatorSteps, parameters: Parameters
 ) -> str | None:
     """Explain which limit of GPUs since Volta is exceeded; None if none is."""
-    lanes, columns, rows = (get_number(parameters, name) for name in NAMES[:3])
+    lanes, columns, rows = (parameters[name] for name in NAMES[:3])
     n_items = lanes * -(-count_index_tuples(einsum, steps.rows) // rows)
     # more sums would spill to memory
     n_sums = count_index_tuples(einsum, steps.deferred) * rows * columns
@@ -447,10 +445,10 @@ def _count_shared_bytes(
     einsum: BatchedEinsum, steps: OperatorSteps, parameters: Parameters
 ) -> int:
     """Return the shared memory of a work-group, in bytes."""
-    lanes, columns, rows = (get_number(parameters, name) for name in NAMES[:3])
+    lanes, columns, rows = (parameters[name] for name in NAMES[:3])
     n_rows, n_elements = count_index_tuples(einsum, steps.rows), lanes * columns
     # one entry more, and an odd number of rows below: see `_Operator.written`
-    entries = count_index_tuples(einsum, steps.tile) * (n_elements + 1)
+    entries: int = count_index_tuples(einsum, steps.tile) * (n_elements + 1)
     if parameters["stage_matrix"]:
         n_matrices = len({row[steps.matrix] for row in einsum.rows})
         inner = count_index_tuples(einsum, (*steps.contracted, *steps.deferred))
@@ -462,10 +460,10 @@ def _count_shared_bytes(
 
 def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds; a step reads a row of the matrix and a column of a tile."""
-    element = get_text(parameters, "element")
+    element = parameters["element"]
     steps = OperatorSteps.of(einsum, element)
     assert steps is not None
-    lanes, columns, rows = (get_number(parameters, name) for name in NAMES[:3])
+    lanes, columns, rows = (parameters[name] for name in NAMES[:3])
     # the last worker may have fewer rows, but takes as long
     n_workers = -(-count_points(einsum, steps.rows) // rows)
     n_elements, n_items = lanes * columns, lanes * n_workers

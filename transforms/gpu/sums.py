@@ -65,7 +65,7 @@ from feinsum.transforms.gpu.tiles import GroupWriter, Point
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
 from feinsum.transforms.registry import Parameters, Space, Table
-from feinsum.transforms.roles import count_index_tuples, get_number, get_text
+from feinsum.transforms.roles import count_index_tuples
 
 
 def apply_gpu_points(
@@ -85,7 +85,7 @@ def apply_gpu_points(
     """
     schedule = begin(t_unit, nest)
     writer = GroupWriter(schedule)
-    n_items = get_number(parameters, "block")
+    n_items = parameters["block"]
     groups, item, points = writer.loop_over_output("item", n_items)
     around = [*groups, item]
     for k in range(len(schedule.rows)):
@@ -163,8 +163,8 @@ def _share_sums(
     """Share each sum among a line of work-items; ``lines`` are rows or columns."""
     schedule = begin(t_unit, nest)
     writer = GroupWriter(schedule)
-    summed, items = get_text(parameters, "summed"), get_number(parameters, "items")
-    n_lines, is_by_row = get_number(parameters, lines), lines == "rows"
+    summed, items = parameters["summed"], parameters["items"]
+    n_lines, is_by_row = parameters[lines], lines == "rows"
     tag_of_item, tag_of_line = ("l.0", "l.1") if is_by_row else ("l.1", "l.0")
     groups, line, of_line = writer.loop_over_output("row", n_lines, tag_of_line)
     around = [*groups, line]
@@ -229,7 +229,7 @@ def apply_gpu_split_sum(
         )
     result, summed = flats
     writer, rows = GroupWriter(schedule), range(len(schedule.rows))
-    n_items, n_parts = get_number(parameters, "items"), get_number(parameters, "parts")
+    n_items, n_parts = parameters["items"], parameters["parts"]
     dtypes = [schedule.get_sum_dtype(k) for k in rows]
 
     def add_in_tree(
@@ -330,7 +330,7 @@ def _make_shared_space(
         return None
 
     def constraint(parameters: Parameters) -> str | None:
-        return explain_items(prod(get_number(parameters, name) for name in table))
+        return explain_items(prod(parameters[name] for name in table))
 
     return Space({"summed": tuple(summed), **table}, constraint)
 
@@ -396,10 +396,10 @@ def _predict_lines_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) ->
     summed: Names = ()
     items = 1
     if "summed" in parameters:
-        summed = (get_text(parameters, "summed"),)
-        items = get_number(parameters, "items")
+        summed = (parameters["summed"],)
+        items = parameters["items"]
     (name,) = {*parameters} & {"block", "rows", "columns"}
-    n_lines = get_number(parameters, name)
+    n_lines = parameters[name]
     axes = split_into_grid_axes(einsum.output, einsum.extents)
     assert axes is not None
     first, *outer_axes = axes
@@ -425,7 +425,7 @@ def _predict_lines_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) ->
 
 def _predict_split_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds of both launches."""
-    n_items, n_parts = get_number(parameters, "items"), get_number(parameters, "parts")
+    n_items, n_parts = parameters["items"], parameters["parts"]
     flats = flatten_output_and_sum(einsum, einsum.extents)
     assert flats is not None
     result, summed = flats

@@ -40,7 +40,6 @@ from feinsum.transforms.library.turned import find_turned_index
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.schedule import multiply_rules
 from feinsum.transforms.registry import Parameters, Table
-from feinsum.transforms.roles import get_number, get_text
 
 SIDE = WARP
 """Side of a square: the number of neighbours that a warp reads or writes."""
@@ -66,8 +65,8 @@ def apply_gpu_turned(
     """
     schedule = begin(t_unit, nest)
     writer, extents = GroupWriter(schedule), schedule.extents
-    read, written = get_text(parameters, "turned"), schedule.output[-1]
-    rows, pair = get_number(parameters, "rows"), (read, written)
+    read, written = parameters["turned"], schedule.output[-1]
+    rows, pair = parameters["rows"], (read, written)
     other_indices = [index for index in schedule.output if index not in pair]
     flat = flatten_indices(other_indices, extents)
     if flat is None:
@@ -136,7 +135,7 @@ def _make_space(workload: Workload) -> Table | None:
 
 def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds; reads and writes are both contiguous."""
-    rows, read = get_number(parameters, "rows"), get_text(parameters, "turned")
+    rows, read = parameters["rows"], parameters["turned"]
     written = einsum.output[-1]
     lanes_along = {i: [{i: k} for k in range(WARP)] for i in (read, written)}
     sides = [count_points(einsum, (index,)) for index in (read, written)]
