@@ -198,11 +198,9 @@ class _Elements(GroupWriter):
         """Copy an operand to shared memory, except for matrices read from the cache."""
         schedule = self.schedule
         span, dtype = schedule.spans[name], schedule.dtypes[name]
-        rule = var(schedule.rules[name])
 
         def in_global_memory(points: Point) -> Expression:
-            all_points = self.points_of_all(points)
-            return rule(*(all_points[index] for index in span))
+            return schedule.multiply((name,), self.points_of_all(points))
 
         # all groups read a matrix, so it is in the cache
         if not span or not (self.element in span or self.is_staged):

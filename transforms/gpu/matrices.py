@@ -345,14 +345,14 @@ class _Products(GroupWriter):
 
     def _pack(self, operand: str, order: Names) -> str:
         """Copy an operand, array or function, to an array with another order."""
-        schedule, span = self.schedule, self.schedule.spans[operand]
-        entries = self._visit(order, span[-1])
+        schedule = self.schedule
+        entries = self._visit(order, schedule.spans[operand][-1])
         shape, dtype = self._list_sizes(order), schedule.dtypes[operand]
         array = self.array(f"{operand}_packed", shape, dtype, is_global=True)
         packed = self.assign(
             "pack",
             var(array)[tuple(entries.points[i] for i in order)],
-            var(schedule.rules[operand])(*(entries.points[i] for i in span)),
+            schedule.multiply((operand,), entries.points),
             entries.loops,
             entries.before,
             predicates=entries.inside,

@@ -81,7 +81,7 @@ from feinsum.transforms.gpu.tiles import Point
 from feinsum.transforms.primitives import Schedule, begin
 from feinsum.transforms.primitives.copy_async import COPIES
 from feinsum.transforms.primitives.multiply_fragments import COLUMNS, PRODUCTS, ROWS
-from feinsum.transforms.primitives.schedule import Expression, multiply_rules
+from feinsum.transforms.primitives.schedule import Expression
 from feinsum.transforms.registry import (
     Parameters,
     Space,
@@ -255,7 +255,7 @@ class _OperatorMma(StagingWriter):
         is_padded = tiles.depth > tiles.n_terms
         existing = clamp(term, tiles.n_terms) if is_padded else term
         points |= self.terms.unravel(existing)
-        value = multiply_rules(self.schedule, (name,), points)
+        value = self.schedule.multiply((name,), points)
         if is_padded:
             value = p.If(p.Comparison(term, "<", tiles.n_terms), value, ZERO)
         lengths = tuple(map(self.length, self.steps.deferred))

@@ -51,7 +51,7 @@ from feinsum.transforms.gpu.layouts import clamp
 from feinsum.transforms.gpu.operator_steps import OperatorSteps
 from feinsum.transforms.gpu.tiles import GroupWriter, Point
 from feinsum.transforms.primitives import Schedule, begin
-from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
+from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters, Space, with_starts
 from feinsum.transforms.roles import (
     count_index_tuples,
@@ -182,7 +182,7 @@ class _Operator(GroupWriter):
         extra, of_extra = self.loop_over(outside)
         loops, points = self._loop_over_points(slow, (fast,))
         points |= of_extra
-        value = var(schedule.rules[name])(*(points[i] for i in span))
+        value = schedule.multiply((name,), points)
         entry = var(array)[(*(points[i] for i in inner), self.flat_rows.ravel(points))]
         return array, self.assign("load", entry, value, [*self.around, *extra, *loops])
 
@@ -244,7 +244,7 @@ class _Operator(GroupWriter):
         inames, of_others = self.loop_over(unrolled, "unr")
         all_points = {**points, **of_others}
         if not steps.gathered:
-            value = multiply_rules(schedule, early, self.points_of_all(all_points))
+            value = schedule.multiply(early, self.points_of_all(all_points))
             entry = self._get_tile_entry(all_points)
             return self.assign("fill", entry, value, [*loops, *inames], before)
         shape = tuple(map(self.length, unrolled))
@@ -260,7 +260,7 @@ class _Operator(GroupWriter):
         inames, of_others = self.loop_over(unrolled, "unr")
         all_points = self.points_of_all({**points, **of_others, **of_gathered})
         entry = total_at(of_others)
-        value = p.Sum((entry, multiply_rules(schedule, early, all_points)))
+        value = p.Sum((entry, schedule.multiply(early, all_points)))
         last = self.assign("add", entry, value, [*loops, *gathered, *inames], [zero])
         inames, of_others = self.loop_over(unrolled, "unr")
         target = self._get_tile_entry({**points, **of_others})
@@ -331,8 +331,7 @@ class _Operator(GroupWriter):
             is_full = self.n_workers * self.n_rows == self.n_matrix_rows
             existing = block.row if is_full else clamp(block.row, self.n_matrix_rows)
             of_matrix = points | self.flat_rows.unravel(existing)
-            span = schedule.spans[name]
-            factor = var(schedule.rules[name])(*(of_matrix[i] for i in span))
+            factor = schedule.multiply((name,), of_matrix)
         # in the order of the operands
         pair = (factor, self._get_tile_entry(points))
         pair = pair if steps.matrix < steps.early[0] else pair[::-1]
@@ -378,7 +377,7 @@ class _Operator(GroupWriter):
         value, last = acc[block.sums], list(after)
         late = tuple(row[position] for position in steps.late)
         if late:
-            calls = multiply_rules(self.schedule, late, self.points_of_all(points))
+            calls = self.schedule.multiply(late, self.points_of_all(points))
             value = p.Product((value, calls))
             if block.deferred:
                 dtype = self.schedule.get_row_dtype(k)

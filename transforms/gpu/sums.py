@@ -63,7 +63,7 @@ from feinsum.transforms.gpu.layouts import Flat, flatten_indices, split_into_gri
 from feinsum.transforms.gpu.sides import make_contiguity_key
 from feinsum.transforms.gpu.tiles import GroupWriter, Point
 from feinsum.transforms.primitives import begin
-from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
+from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters, Space, Table
 from feinsum.transforms.roles import count_index_tuples
 
@@ -85,8 +85,7 @@ def apply_gpu_points(
     """
     schedule = begin(t_unit, nest)
     writer = GroupWriter(schedule)
-    n_items = parameters["block"]
-    groups, item, points = writer.loop_over_output("item", n_items)
+    groups, item, points = writer.loop_over_output("item", parameters["block"])
     around = [*groups, item]
     for k in range(len(schedule.rows)):
         sums, product = _multiply_terms(writer, k, points, schedule.summed)
@@ -106,7 +105,7 @@ def _multiply_terms(
     schedule = writer.schedule
     loops = {i: writer.loop(i, size=schedule.extents[i]) for i in summed}
     points = {**points, **{i: var(name) for i, name in loops.items()}}
-    return [*loops.values()], multiply_rules(schedule, schedule.rows[row], points)
+    return [*loops.values()], schedule.multiply_row(row, points)
 
 
 def apply_gpu_rows(
@@ -249,7 +248,7 @@ def apply_gpu_split_sum(
         step = writer.loop("step", f"{first} + {n_terms}*{{}} < {summed.size}")
         value = p.Sum((var(item), n_items * var(part_iname), n_terms * var(step)))
         point = {**result.unravel(var(group)), **summed.unravel(value)}
-        product = multiply_rules(schedule, schedule.rows[row], point)
+        product = schedule.multiply_row(row, point)
         grid = (group, part_iname)
         total, last = writer.add_up(dtypes[row], product, [*grid, item], [step])
         total, only, last = add_in_tree(row, n_items, item, grid, total, [last])
@@ -396,8 +395,7 @@ def _predict_lines_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) ->
     summed: Names = ()
     items = 1
     if "summed" in parameters:
-        summed = (parameters["summed"],)
-        items = parameters["items"]
+        summed, items = (parameters["summed"],), parameters["items"]
     (name,) = {*parameters} & {"block", "rows", "columns"}
     n_lines = parameters[name]
     axes = split_into_grid_axes(einsum.output, einsum.extents)

@@ -38,7 +38,6 @@ from feinsum.transforms.gpu.layouts import flatten_indices
 from feinsum.transforms.gpu.tiles import GroupWriter, Point
 from feinsum.transforms.library.turned import find_turned_index
 from feinsum.transforms.primitives import begin
-from feinsum.transforms.primitives.schedule import multiply_rules
 from feinsum.transforms.registry import Parameters, Table
 
 SIDE = WARP
@@ -104,7 +103,7 @@ def apply_gpu_turned(
             # one entry more, so that a column is spread over all banks
             dtype, shape = schedule.dtypes[name], (SIDE, SIDE + 1)
             square = var(writer.array("square", shape, dtype, is_shared=True))
-            value = multiply_rules(schedule, (name,), of_all(within))
+            value = schedule.multiply((name,), of_all(within))
             entry = square[within[written], within[read]]
             before.append(writer.assign("load", entry, value, loops))
             squares.append(square)
@@ -112,7 +111,7 @@ def apply_gpu_turned(
         loops, within = square_loops(written, read)
         factors = [square[within[written], within[read]] for square in squares]
         if untransposed := tuple(name for name in row if name not in transposed):
-            factors.append(multiply_rules(schedule, untransposed, of_all(within)))
+            factors.append(schedule.multiply(untransposed, of_all(within)))
         writer.store(k, p.Product(tuple(factors)), of_all(within), loops, before)
     return writer.build().t_unit
 

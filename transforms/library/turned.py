@@ -30,7 +30,7 @@ from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import count_distinct_bytes, estimate_region_s
 from feinsum.transforms.primitives import LoopRange, NestWriter, Schedule, begin
-from feinsum.transforms.primitives.schedule import Expression, multiply_rules
+from feinsum.transforms.primitives.schedule import Expression
 from feinsum.transforms.primitives.vector_store import is_contiguous
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
@@ -135,7 +135,7 @@ class _TurnedNest:
         read = writer.assign(
             square,
             var(square)[(var(k), var(lane))],
-            multiply_rules(self.schedule, self.schedule.rows[row], points),
+            self.schedule.multiply_row(row, points),
             [*order, k, lane],
         )
         # The square is filled by rows and read by columns: the compiler turns the
@@ -173,7 +173,7 @@ class _TurnedNest:
     def _copy(self, row: int, across: LoopRange, along: LoopRange) -> None:
         """Copy the entries outside the squares, one by one."""
         points = self._get_points(across.point, along.point)
-        value = multiply_rules(self.schedule, self.schedule.rows[row], points)
+        value = self.schedule.multiply_row(row, points)
         order = [*self.around, *along.loops, *across.loops]
         self.writer.store(row, value, points, order, is_last=False)
 

@@ -29,7 +29,6 @@ from feinsum.transforms.primitives.schedule import (
     Names,
     Schedule,
     make_scaled_sum,
-    multiply_rules,
     with_row_values,
 )
 
@@ -84,7 +83,7 @@ def _with_product(
         inames.append(iname)
     arguments = schedule.generate_arguments(output)
     points.update(zip(output, map(var, arguments), strict=True))
-    body = make_scaled_sum(1, tuple(inames), multiply_rules(schedule, pair, points))
+    body = make_scaled_sum(1, tuple(inames), schedule.multiply(pair, points))
     name = schedule.fresh("_".join(pair))
     rule = schedule.fresh(f"{name}_rule")
     schedule = schedule.with_rule(rule, arguments, body)

@@ -141,6 +141,24 @@ class Schedule:
         """Return the dtype in which a row is added up: single for half precision."""
         return get_sum_dtype(self.get_row_dtype(k))
 
+    def multiply(
+        self, operands: Sequence[str], points: Mapping[str, Expression]
+    ) -> Expression:
+        """Return the product of operands at ``points``, as calls of their rules."""
+        # C multiplies from left to right, each product in the dtype of its two factors:
+        # the most precise factor comes first
+        order = order_by_precision(self.dtypes[name] for name in operands)
+        return make_product(
+            [
+                var(self.rules[name])(*(points[index] for index in self.spans[name]))
+                for name in (operands[k] for k in order)
+            ]
+        )
+
+    def multiply_row(self, k: int, points: Mapping[str, Expression]) -> Expression:
+        """Return the product of all operands of a row at ``points``."""
+        return self.multiply(self.rows[k], points)
+
 
 def begin(t_unit: lp.TranslationUnit, nest: LoopNest) -> Schedule:
     """Begin the schedule of an untransformed nest; each use of an array gets a rule."""
@@ -208,25 +226,11 @@ def with_row_values(schedule: Schedule) -> Schedule:
 def _make_row_value(schedule: Schedule, k: int) -> Expression:
     points = {index: var(iname) for index, iname in schedule.inames.items()}
     summed = tuple(schedule.inames[index] for index in schedule.summed)
-    product = multiply_rules(schedule, schedule.rows[k], points)
+    product = schedule.multiply_row(k, points)
     value = make_scaled_sum(schedule.scales[k], summed, product)
     if schedule.is_shifted(schedule.instructions[k]):
         return p.Sum((schedule.shifts[k], value))
     return value
-
-
-def multiply_rules(
-    schedule: Schedule, operands: Names, points: Mapping[str, Expression]
-) -> Expression:
-    """Return the product of the operands' rules, called at ``points``."""
-    # C multiplies from left to right, each product in the dtype of its two factors: the
-    # most precise factor comes first
-    order = order_by_precision(schedule.dtypes[name] for name in operands)
-    factors = tuple(
-        var(schedule.rules[name])(*(points[index] for index in schedule.spans[name]))
-        for name in (operands[k] for k in order)
-    )
-    return make_product(factors)
 
 
 def make_scaled_sum(scale: Expression, inames: Names, value: Expression) -> Expression:

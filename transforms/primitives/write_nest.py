@@ -6,7 +6,7 @@ rewrite the old one step by step, and Loopy has less to prove. A copy in tiles o
     writer = NestWriter(schedule)
     tile = writer.blocks("i", 4)                     # for i_tile while 4*i_tile < N
     entry = writer.entries("i", tile)                #   for i while 4*i_tile + i < N
-    value = multiply_rules(schedule, schedule.rows[0], {"i": entry.point})
+    value = schedule.multiply_row(0, {"i": entry.point})
     writer.store(0, value, {"i": entry.point}, [*tile.loops, *entry.loops])
     return writer.build().t_unit
 """

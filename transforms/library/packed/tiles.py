@@ -279,12 +279,7 @@ def write_out(
         *(range(get_typical_extent(schedule.extents[i])) for i in summed)
     ):
         points_of_term = {**points, **dict(zip(summed, values, strict=True))}
-        factors = [
-            var(schedule.rules[name])(
-                *(points_of_term[index] for index in schedule.spans[name])
-            )
-            for name in names
-        ]
+        factors = [schedule.multiply((name,), points_of_term) for name in names]
         factors += [sums[values]] if sums is not None else []
         terms.append(make_product(factors))
     return make_sum(terms)
