@@ -33,13 +33,12 @@ from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.raising import LoopNest
 from feinsum.raising.expressions import make_product
 from feinsum.targets.cuda.figures import MAX_REGISTERS
-from feinsum.transforms.cost import Gpu, count_points
+from feinsum.transforms.cost import Gpu, list_loads
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
     count_group_bytes,
     count_request_cycles,
     get_itemsize,
-    list_loads,
     predict_kernel_s,
 )
 from feinsum.transforms.gpu.families import (
@@ -53,6 +52,7 @@ from feinsum.transforms.primitives import Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters, Space, with_starts
 from feinsum.transforms.roles import (
+    count_points,
     find_element_indices,
     get_typical_extent,
     has_real_dtype,

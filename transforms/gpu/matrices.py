@@ -25,12 +25,11 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Workload
 from feinsum.raising import LoopNest
 from feinsum.targets.cuda.products import MatrixProduct
-from feinsum.transforms.cost import Gpu, count_points
+from feinsum.transforms.cost import Gpu, list_loads
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
     get_itemsize,
     has_tensor_cores,
-    list_loads,
     predict_product_s,
 )
 from feinsum.transforms.gpu.families import has_half_dtype, register_family
@@ -41,11 +40,7 @@ from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.multiply_fragments import MATRICES
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
 from feinsum.transforms.registry import Parameters, Space
-from feinsum.transforms.roles import (
-    compute_reuse,
-    count_index_tuples,
-    has_real_dtype,
-)
+from feinsum.transforms.roles import compute_reuse, count_points, has_real_dtype
 
 MAX_RUNNING = 2
 """Run-time extents of an array that a copy can have: those of one axis of the grid and
@@ -133,7 +128,7 @@ class StackRoles:
         # indices of the stack, or none
         is_step = all(not h or h == {*stack} for h in has)
         # sum in the order of the larger operand, which then needs a copy less often
-        larger = max(einsum.inputs, key=lambda term: count_index_tuples(einsum, term))
+        larger = max(einsum.inputs, key=lambda term: count_points(einsum, term))
         summed = tuple(i for i in dict.fromkeys(larger) if i not in output)
         is_whole = {*summed} == {*einsum.summation_indices} <= {*terms[0]} & {*terms[1]}
         if not (rows and columns and is_step and is_whole):

@@ -61,7 +61,7 @@ from feinsum.transforms.registry import (
     list_choices,
     with_starts,
 )
-from feinsum.transforms.roles import compute_reuse, count_index_tuples
+from feinsum.transforms.roles import compute_reuse, count_points
 
 SIZES = ("across", "along", "depth", "columns", "rows", "terms")
 """The parameters that are sizes of tiles, blocks and instructions."""
@@ -292,7 +292,7 @@ def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
     across, along, depth, columns, rows, terms = (parameters[name] for name in SIZES)
     # short shares would mostly wait for the pipeline to fill
     einsum, shares = workload.sized, parameters["shares"]
-    n_tiles = count_index_tuples(einsum, tuple(einsum.summation_indices)) // depth
+    n_tiles = count_points(einsum, tuple(einsum.summation_indices)) // depth
     if shares > 1 and n_tiles < h.MIN_TILES * shares:
         return f"{n_tiles} tiles of a sum, expected {h.MIN_TILES} for each share"
     # a tile has to consist of whole blocks and whole instructions
@@ -315,9 +315,9 @@ def _choose_shares(einsum: BatchedEinsum, across: int, along: int, depth: int) -
     """Return the largest power of two of shares that keeps them long and few."""
     sides = find_sides(einsum, einsum.extents)
     assert sides is not None
-    n_groups = -(-count_index_tuples(einsum, sides.across.indices) // across)
-    n_groups *= -(-count_index_tuples(einsum, sides.along.indices) // along)
-    n_tiles = count_index_tuples(einsum, sides.summed.indices) // depth
+    n_groups = -(-count_points(einsum, sides.across.indices) // across)
+    n_groups *= -(-count_points(einsum, sides.along.indices) // along)
+    n_tiles = count_points(einsum, sides.summed.indices) // depth
     shares = 1
     while (
         not sides.batch.indices

@@ -51,7 +51,7 @@ from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.raising.expressions import make_sum
 from feinsum.targets.cuda.code import LeastGroups, OrderedLoads
-from feinsum.transforms.cost import Gpu, count_points
+from feinsum.transforms.cost import Gpu
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
     count_group_bytes,
@@ -89,7 +89,7 @@ from feinsum.transforms.registry import (
     register,
     with_starts,
 )
-from feinsum.transforms.roles import find_element_indices
+from feinsum.transforms.roles import count_points, find_element_indices
 
 
 def apply_gpu_operator_mma(

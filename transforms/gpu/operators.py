@@ -33,7 +33,7 @@ from pymbolic import var
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import Gpu, count_points
+from feinsum.transforms.cost import Gpu
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
     count_group_bytes,
@@ -53,11 +53,7 @@ from feinsum.transforms.gpu.tiles import GroupWriter, Point
 from feinsum.transforms.primitives import Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters, Space, with_starts
-from feinsum.transforms.roles import (
-    count_index_tuples,
-    find_element_indices,
-    has_real_dtype,
-)
+from feinsum.transforms.roles import count_points, find_element_indices, has_real_dtype
 
 
 def apply_gpu_operator(
@@ -430,9 +426,9 @@ def _find_excess(
 ) -> str | None:
     """Explain which limit of GPUs since Volta is exceeded; None if none is."""
     lanes, columns, rows = (parameters[name] for name in NAMES[:3])
-    n_items = lanes * -(-count_index_tuples(einsum, steps.rows) // rows)
+    n_items = lanes * -(-count_points(einsum, steps.rows) // rows)
     # more sums would spill to memory
-    n_sums = count_index_tuples(einsum, steps.deferred) * rows * columns
+    n_sums = count_points(einsum, steps.deferred) * rows * columns
     if n_sums > h.MAX_SUMS:
         return f"{n_sums} sums of a work-item, of {h.MAX_SUMS}"
     return explain_items(n_items, h.MIN_OPERATOR_ITEMS) or explain_shared_bytes(
@@ -445,12 +441,12 @@ def _count_shared_bytes(
 ) -> int:
     """Return the shared memory of a work-group, in bytes."""
     lanes, columns, rows = (parameters[name] for name in NAMES[:3])
-    n_rows, n_elements = count_index_tuples(einsum, steps.rows), lanes * columns
+    n_rows, n_elements = count_points(einsum, steps.rows), lanes * columns
     # one entry more, and an odd number of rows below: see `_Operator.written`
-    entries: int = count_index_tuples(einsum, steps.tile) * (n_elements + 1)
+    entries: int = count_points(einsum, steps.tile) * (n_elements + 1)
     if parameters["stage_matrix"]:
         n_matrices = len({row[steps.matrix] for row in einsum.rows})
-        inner = count_index_tuples(einsum, (*steps.contracted, *steps.deferred))
+        inner = count_points(einsum, (*steps.contracted, *steps.deferred))
         entries += n_matrices * inner * -(-n_rows // rows) * rows
     if parameters["stage_output"]:
         entries += n_elements * (n_rows | 1)

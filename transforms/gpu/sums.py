@@ -37,14 +37,13 @@ from pymbolic import primitives as p
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import Gpu, count_points
+from feinsum.transforms.cost import Gpu, list_loads
 from feinsum.transforms.gpu.cost import (
     LaunchWork,
     count_factors,
     count_group_bytes,
     count_request_cycles,
     get_itemsize,
-    list_loads,
     predict_kernel_s,
     predict_launch_s,
 )
@@ -65,7 +64,7 @@ from feinsum.transforms.gpu.tiles import GroupWriter, Point
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters, Space, Table
-from feinsum.transforms.roles import count_index_tuples
+from feinsum.transforms.roles import count_points
 
 
 def apply_gpu_points(
@@ -337,7 +336,7 @@ def _make_shared_space(
 def _make_split_space(workload: Workload) -> Space | None:
     """Fit einsums with sums that are long enough for a second launch."""
     einsum = workload.einsum
-    n_terms = count_index_tuples(einsum, tuple(einsum.summation_indices))
+    n_terms = count_points(einsum, tuple(einsum.summation_indices))
     if n_terms < MIN_SPLIT_TERMS or not has_plain_dtype(einsum):
         return None
     if flatten_output_and_sum(einsum, einsum.extents) is None:

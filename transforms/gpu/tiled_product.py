@@ -32,12 +32,11 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
 from feinsum.targets.cuda.figures import MAX_REGISTERS
-from feinsum.transforms.cost import Gpu, count_points
+from feinsum.transforms.cost import Gpu, list_loads
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
     count_sector_bytes,
     get_itemsize,
-    list_loads,
     predict_kernel_s,
 )
 from feinsum.transforms.gpu.families import explain_items, explain_shared_bytes
@@ -54,7 +53,7 @@ from feinsum.transforms.primitives import Schedule, begin
 from feinsum.transforms.primitives.copy_async import COPIES
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters
-from feinsum.transforms.roles import count_index_tuples
+from feinsum.transforms.roles import count_points
 
 
 def _has_few_tiles(flat: Flat, tile: int, longer: Flat) -> bool:
@@ -239,7 +238,7 @@ def list_suited_starts(
     sides = find_sides(einsum, einsum.extents)
     assert sides is not None
     lengths = [
-        count_index_tuples(einsum, flat.indices) for flat in (sides.across, sides.along)
+        count_points(einsum, flat.indices) for flat in (sides.across, sides.along)
     ]
     for values in tried:
         start: Parameters = dict(zip(names, values, strict=True))

@@ -23,13 +23,12 @@ from pymbolic import var
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import Gpu, count_points
+from feinsum.transforms.cost import Gpu, list_loads
 from feinsum.transforms.gpu.cost import (
     count_factors,
     count_group_bytes,
     count_request_cycles,
     get_itemsize,
-    list_loads,
     predict_kernel_s,
 )
 from feinsum.transforms.gpu.families import has_plain_dtype, register_family
@@ -39,6 +38,7 @@ from feinsum.transforms.gpu.tiles import GroupWriter, Point
 from feinsum.transforms.library.turned import find_turned_index
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.registry import Parameters, Table
+from feinsum.transforms.roles import count_points
 
 SIDE = WARP
 """Side of a square: the number of neighbours that a warp reads or writes."""

@@ -34,7 +34,7 @@ from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.targets.units import LibraryUnit
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import count_distinct_bytes, count_points
+from feinsum.transforms.cost import count_distinct_bytes
 from feinsum.transforms.host.array_function import (
     ArrayFunction,
     ArrayRead,
@@ -49,7 +49,7 @@ from feinsum.transforms.primitives.schedule import make_scaled_sum
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
     compute_reuse,
-    count_index_tuples,
+    count_points,
     get_typical_extent,
     has_blas_dtype,
     has_diagonal,
@@ -126,7 +126,7 @@ def fuses_affine_operands(einsum: BatchedEinsum) -> bool:
     if einsum.n_operands != 2 or einsum.rows[0][0].dtype.kind != "f":
         return False
     kinds = _classify(einsum)
-    sides = (count_index_tuples(einsum, side) for side in (kinds.rows, kinds.columns))
+    sides = (count_points(einsum, side) for side in (kinds.rows, kinds.columns))
     return min(sides) >= cpu.MIN_FUSED_SIDE
 
 

@@ -63,7 +63,7 @@ from feinsum.transforms.registry import (
     register,
 )
 from feinsum.transforms.roles import (
-    count_index_tuples,
+    count_points,
     find_packed_roles,
     get_typical_extent,
     has_blas_dtype,
@@ -220,7 +220,7 @@ class PathStep(Step):
 
     def n_operations(self, einsum: BatchedEinsum) -> int:
         """Count multiplications and additions, with size parameters as long extents."""
-        n_points = self.n_products * count_index_tuples(einsum, self.joint)
+        n_points = self.n_products * count_points(einsum, self.joint)
         return n_points * (len(self.operands) - 1 + bool(self.summed))
 
 
@@ -310,7 +310,7 @@ class PairwisePath:
     def count_written(self, einsum: BatchedEinsum) -> int:
         """Count the entries of all products."""
         return sum(
-            step.n_products * count_index_tuples(einsum, step.output)
+            step.n_products * count_points(einsum, step.output)
             for step in self.steps(einsum)
         )
 
@@ -322,7 +322,7 @@ def _refuse(text: object, problem: str) -> InvalidParameterError:
 def count_nest_operations(einsum: BatchedEinsum) -> int:
     """Count the multiplications and additions of a single nest over all indices."""
     n_additions = 1 if einsum.summation_indices else 0
-    n_points = einsum.batch_size * count_index_tuples(einsum, einsum.indices)
+    n_points = einsum.batch_size * count_points(einsum, einsum.indices)
     return n_points * (einsum.n_operands - 1 + n_additions)
 
 

@@ -21,7 +21,7 @@ from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.transforms.primitives import LoopRange, NestWriter, Schedule
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters
-from feinsum.transforms.roles import count_index_tuples, get_typical_extent
+from feinsum.transforms.roles import count_points, get_typical_extent
 
 NO_INDEX = ""
 """The value of a parameter for which there is no index."""
@@ -67,7 +67,7 @@ def find_jammed_index(einsum: BatchedEinsum, vector: str) -> str:
     def count_shared(index: str) -> int:
         # operands without the index are loaded once for all rows of a tile
         shared = (t for t in einsum.inputs if vector in t and index not in t)
-        return sum(count_index_tuples(einsum, term) for term in shared)
+        return sum(count_points(einsum, term) for term in shared)
 
     return max(
         einsum.output,
@@ -79,9 +79,7 @@ def find_jammed_index(einsum: BatchedEinsum, vector: str) -> str:
 def count_strided_entries(einsum: BatchedEinsum, index: str) -> int:
     """Count entries whose neighbours along ``index`` are not neighbours in memory."""
     return sum(
-        count_index_tuples(einsum, term)
-        for term in list_terms(einsum)
-        if index in term[:-1]
+        count_points(einsum, term) for term in list_terms(einsum) if index in term[:-1]
     )
 
 

@@ -19,15 +19,11 @@ from math import prod
 from feinsum.ir import BatchedEinsum, Extent, IndexList, SizeParam
 from feinsum.machine import MachineModel, estimate_region_s
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import (
-    SizedEinsum,
-    compute_padding,
-    count_distinct_bytes,
-    count_points,
-)
+from feinsum.transforms.cost import SizedEinsum, compute_padding, count_distinct_bytes
 from feinsum.transforms.library.packed.plan import Cut, make_plan
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters
+from feinsum.transforms.roles import count_points
 
 
 def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
