@@ -54,10 +54,10 @@ from feinsum.transforms.library.streaming_cost import (
 )
 from feinsum.transforms.primitives import begin, with_hints
 from feinsum.transforms.primitives.compiler_hints import (
+    ROWS_APART,
     SUMS,
     VECTORS,
     list_sums,
-    with_rows_apart,
 )
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import count_points, get_typical_extent
@@ -106,7 +106,7 @@ def apply(
     written = StreamedNest(begin(t_unit, nest), einsum, parameters).written()
     sums = SUMS[0]
     if parameters["vector"] in einsum.summation_indices:
-        sums, written = list_sums(einsum)[-1], with_rows_apart(written)
+        sums, written = list_sums(einsum)[-1], written.with_preamble(ROWS_APART)
     vectors = parameters["vectors"]
     return with_hints(written, sums=sums, vectors=vectors).t_unit
 

@@ -35,8 +35,8 @@ from feinsum.transforms.library.packed.tiles import (
 from feinsum.transforms.primitives import NestWriter, Schedule
 from feinsum.transforms.primitives.compiler_hints import (
     FORGET_REGISTERS,
+    PREAMBLE,
     hold_in_register,
-    with_register_macros,
 )
 from feinsum.transforms.primitives.schedule import Expression
 from feinsum.transforms.primitives.vector_store import is_contiguous, with_square_macros
@@ -118,7 +118,7 @@ class PackedNest:
         written = self.writer.build()
         for dtype in self.packer.square_dtypes:
             written = with_square_macros(written, dtype, self.plan.lanes)
-        return with_register_macros(written) if self.is_explicit else written
+        return written.with_preamble(PREAMBLE) if self.is_explicit else written
 
     def _sum(self, row: int, left: Pack, right: Pack) -> _Sums:
         """Sum the register tiles of one row of the batch."""
