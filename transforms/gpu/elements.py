@@ -32,7 +32,6 @@ from feinsum.contraction.paths import find_pairwise_path
 from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.raising import LoopNest
 from feinsum.raising.expressions import make_product
-from feinsum.targets.cuda.figures import MAX_REGISTERS
 from feinsum.transforms.cost import Gpu, list_loads
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
@@ -488,7 +487,7 @@ def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float
         steps=h.STEPS_OF_SUM * (1 + len(products)),
         shared_bytes=_count_shared_bytes(einsum, element, n_elements, is_staged),
         # 44 for addresses and counters; unrolled sums stay in registers
-        registers=min(MAX_REGISTERS, 44 + 2 * (itemsize // 4) * n_dealt),
+        registers=min(h.MAX_REGISTERS, 44 + 2 * (itemsize // 4) * n_dealt),
         chains=rows,
     )
 

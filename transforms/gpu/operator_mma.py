@@ -419,7 +419,7 @@ def _find_excess(tiles: OperatorTiles) -> str | None:
     if n_held > h.MAX_HELD:
         return f"{n_held} numbers of a lane, expected at most {h.MAX_HELD}"
     # `__launch_bounds__` makes the compiler spill what exceeds this
-    most = h.GROUP_REGISTERS // (n_items * tiles.groups)
+    most = h.REGISTERS // (n_items * tiles.groups)
     if tiles.groups > 1 and 2 * n_held + h.MIN_REGISTERS > most:
         return f"{n_held} numbers of a lane do not fit {most} registers"
     return explain_items(n_items) or explain_shared_bytes(
@@ -447,7 +447,7 @@ def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float
     per_line = h.LINE_BYTES // 8
     n_items = h.WARP * tiles.n_warps
     of_element = [i for i in einsum.inputs[tiles.streamed] if i != element]
-    most = min(255, h.GROUP_REGISTERS // (tiles.groups * n_items))
+    most = min(h.MAX_REGISTERS, h.REGISTERS // (tiles.groups * n_items))
     # accesses to shared memory for each element: every warp across reads fragments,
     # results are written and read, the tile and its factors are written
     entries = tiles.across * tiles.depth + 2 * tiles.n_fan * tiles.n_rows

@@ -431,7 +431,7 @@ def _find_excess(
     n_sums = count_points(einsum, steps.deferred) * rows * columns
     if n_sums > h.MAX_SUMS:
         return f"{n_sums} sums of a work-item, of {h.MAX_SUMS}"
-    return explain_items(n_items, h.MIN_OPERATOR_ITEMS) or explain_shared_bytes(
+    return explain_items(n_items, h.WARP) or explain_shared_bytes(
         _count_shared_bytes(einsum, steps, parameters), h.SHARED_BYTES_SM70
     )
 
@@ -501,7 +501,7 @@ def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float
         cached_bytes=n_groups * (n_bytes + n_rows * written),
         steps=h.STEPS_OF_ROW * n_rows,
         shared_bytes=_count_shared_bytes(einsum, steps, parameters),
-        registers=min(255, 40 + itemsize // 4 * (n_sums + rows + columns)),
+        registers=min(h.MAX_REGISTERS, 40 + itemsize // 4 * (n_sums + rows + columns)),
         chains=n_sums,
     )
 

@@ -31,7 +31,6 @@ from pymbolic import primitives as p
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
-from feinsum.targets.cuda.figures import MAX_REGISTERS
 from feinsum.transforms.cost import Gpu, list_loads
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
@@ -339,7 +338,7 @@ def predict_tiled_s(
     """
     sides = find_sides(einsum, einsum.extents, parameters.get("cut"))
     assert sides is not None
-    if registers > MAX_REGISTERS:
+    if registers > h.MAX_REGISTERS:
         return inf
     n_rows, itemsize = einsum.batch_size, get_itemsize(einsum)
     across, along, depth, stages = (
