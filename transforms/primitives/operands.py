@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import islpy as isl
 import loopy as lp
 import numpy as np
 from constantdict import constantdict
@@ -20,10 +19,12 @@ from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.errors import TransformError
-from feinsum.ir import Extent
-from feinsum.raising import names_of
 from feinsum.raising.expressions import collect_nodes, get_array_name
-from feinsum.transforms.primitives.loops import intersect_sets, with_own_inames
+from feinsum.transforms.primitives.loops import (
+    constrain_domain,
+    make_domain,
+    with_own_inames,
+)
 from feinsum.transforms.primitives.schedule import (
     Expression,
     Names,
@@ -76,9 +77,9 @@ def _with_product(
     points, inames = {}, []
     for index in summed:
         iname = schedule.fresh(f"{schedule.inames[index]}_sum")
-        schedule = _with_iname(
-            schedule, iname, schedule.extents[index], neighbour=schedule.inames[index]
-        )
+        # ``precompute`` requires the inames of a footprint in one domain
+        bounds = make_domain([iname], f"0 <= {iname} < {schedule.extents[index]}")
+        schedule = constrain_domain(schedule, schedule.inames[index], bounds)
         points[index] = var(iname)
         inames.append(iname)
     arguments = schedule.generate_arguments(output)
@@ -94,21 +95,6 @@ def _with_product(
         spans=constantdict({**schedule.spans, name: output}),
         dtypes=constantdict({**schedule.dtypes, name: dtype}),
     ), name
-
-
-def _with_iname(
-    schedule: Schedule, iname: str, extent: Extent, *, neighbour: str
-) -> Schedule:
-    """Add an iname to the domain of another one.
-
-    Loopy's ``precompute`` requires the inames of a footprint in one domain.
-    """
-    params = ", ".join(sorted(names_of(extent)))
-    bounds = isl.BasicSet(f"[{params}] -> {{ [{iname}] : 0 <= {iname} < {extent} }}")
-    domains = list(schedule.kernel.domains)
-    home = schedule.kernel.get_home_domain_index(neighbour)
-    domains[home] = intersect_sets(domains[home], bounds)
-    return schedule.with_kernel(domains=domains)
 
 
 @dataclass(frozen=True)
@@ -262,7 +248,6 @@ def stage_accumulator(
     *,
     lane: str | None = None,
     store_tag: str = "unr",
-    order: Sequence[str] = (),
 ) -> Schedule:
     """Sum in a private array over the ``private`` inames, and store it afterwards.
 
@@ -285,8 +270,6 @@ def stage_accumulator(
         lane: the one of these inames that becomes the lanes of an OpenCL vector.
         store_tag: tag of the lanes in the store: ``unr`` to global memory, ``vec`` to
             private vectors.
-        order: loops of the update, outermost first; by default the private inames are
-            innermost.
     """
     insn = schedule.kernel.id_to_insn[instruction]
     spanned = [name for name in private if name != lane]
@@ -315,7 +298,7 @@ def stage_accumulator(
     if value.inames:
         # with the block innermost, consecutive additions go to different entries and
         # do not wait for one another
-        nesting = tuple(order) or (*value.inames, *spanned)
+        nesting = (*value.inames, *spanned)
         schedule = schedule.with_unit(lp.prioritize_loops(schedule.t_unit, nesting))
     for step, tag in (("zero", "vec"), ("store", store_tag)):
         if step in steps:

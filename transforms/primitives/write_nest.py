@@ -13,7 +13,6 @@ rewrite the old one step by step, and Loopy has less to prove. A copy in tiles o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -29,6 +28,7 @@ from pymbolic import var
 
 from feinsum.ir import Extent
 from feinsum.raising.expressions import substitute
+from feinsum.transforms.primitives.loops import make_domain
 from feinsum.transforms.primitives.operands import vectorize_last_axis
 from feinsum.transforms.primitives.schedule import (
     CStatement,
@@ -114,12 +114,7 @@ class NestWriter:
         self._inames.append(iname)
         bounds = [f"0 <= {iname}", *(text.format(iname) for text in conditions)]
         bounds += [f"{iname} < {size}"] if size is not None else []
-        text = " and ".join(bounds)
-        # all other names in the conditions are outer loops or arguments: parameters of
-        # the domain
-        outer = sorted(set(re.findall(r"[A-Za-z_]\w*", text)) - {iname, "and"})
-        params = f"[{', '.join(outer)}] -> " if outer else ""
-        self._domains.append(isl.BasicSet(f"{params}{{ [{iname}] : {text} }}"))
+        self._domains.append(make_domain([iname], *bounds))
         if tag:
             self._tags[iname] = tag
         # Loopy warns of a race even if a single work-item runs the loop
