@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import NamedTuple
 
 from feinsum.ir import BatchedEinsum, IndexList, SizeParam, Workload, with_extents
@@ -18,7 +17,7 @@ from feinsum.machine import MachineModel as MachineModel
 from feinsum.machine import estimate_region_s as estimate_region_s
 from feinsum.records import TransformSpec
 from feinsum.transforms.registry import Transform, list_proposed
-from feinsum.transforms.roles import RUN_TIME_EXTENT
+from feinsum.transforms.roles import RUN_TIME_EXTENT, count_points
 
 
 @dataclass(frozen=True)
@@ -45,27 +44,24 @@ def compute_padding(extent: int, unit: int) -> float:
     return -(-extent // unit) * unit / max(extent, 1)
 
 
-def count_points(einsum: BatchedEinsum, indices: Iterable[str]) -> int:
-    """Count the index tuples of an einsum whose extents are all known."""
-    return prod(_get_extent(einsum, index) for index in indices)
-
-
-def _get_extent(einsum: BatchedEinsum, index: str) -> int:
-    extent = einsum.extents[index]
-    assert isinstance(extent, int), f"{index} has no known extent"
-    return extent
+def list_loads(einsum: BatchedEinsum) -> list[tuple[IndexList, int]]:
+    """List the indices and the itemsize of every array that is read."""
+    seen = {
+        (operand.name, term): operand.dtype.itemsize
+        for row in einsum.rows
+        for operand, term in zip(row, einsum.inputs, strict=True)
+    }
+    return [(term, itemsize) for (_, term), itemsize in seen.items()]
 
 
 def count_distinct_bytes(einsum: BatchedEinsum) -> tuple[int, int]:
     """Return the bytes of all distinct operands, and those of all results."""
-    seen: dict[tuple[str, IndexList], int] = {}
-    for row in einsum.rows:
-        for operand, term in zip(row, einsum.inputs, strict=True):
-            n = count_points(einsum, dict.fromkeys(term)) * operand.dtype.itemsize
-            seen[operand.name, term] = n
+    read = sum(
+        count_points(einsum, dict.fromkeys(term)) * itemsize
+        for term, itemsize in list_loads(einsum)
+    )
     n_results = count_points(einsum, einsum.output)
-    written = sum(n_results * dtype.itemsize for dtype in einsum.output_dtypes)
-    return sum(seen.values()), written
+    return read, sum(n_results * dtype.itemsize for dtype in einsum.output_dtypes)
 
 
 class Costed(NamedTuple):

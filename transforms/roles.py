@@ -38,7 +38,6 @@ import numpy as np
 from feinsum.contraction import classify_indices
 from feinsum.ir import BatchedEinsum, Extent, IndexList, SizeParam
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.registry import Parameters
 
 RUN_TIME_EXTENT = 4096
 """The extent that cost models assume for a size parameter."""
@@ -54,7 +53,7 @@ def is_long(extent: Extent) -> bool:
     return get_typical_extent(extent) >= 64
 
 
-def count_index_tuples(einsum: BatchedEinsum, indices: Iterable[str]) -> int:
+def count_points(einsum: BatchedEinsum, indices: Iterable[str]) -> int:
     """Count the index tuples; size parameters count as long extents."""
     return prod(get_typical_extent(einsum.extents[index]) for index in indices)
 
@@ -68,8 +67,8 @@ def compute_reuse(einsum: BatchedEinsum) -> float:
     20.0
     """
     terms = (*einsum.inputs, einsum.output)
-    entries = sum(count_index_tuples(einsum, term) for term in terms)
-    return count_index_tuples(einsum, einsum.indices) / entries
+    entries = sum(count_points(einsum, term) for term in terms)
+    return count_points(einsum, einsum.indices) / entries
 
 
 def find_carriers(einsum: BatchedEinsum, index: str) -> tuple[int, ...]:
@@ -121,18 +120,6 @@ def has_blas_dtype(einsum: BatchedEinsum) -> bool:
     return len(dtypes) == 1 and dtypes <= set(map(np.dtype, ("f4", "f8", "c8", "c16")))
 
 
-def get_number(parameters: Parameters, name: str) -> int:
-    value = parameters[name]
-    assert isinstance(value, int)
-    return value
-
-
-def get_text(parameters: Parameters, name: str) -> str:
-    value = parameters[name]
-    assert isinstance(value, str)
-    return value
-
-
 @dataclass(frozen=True)
 class MatrixRoles:
     """The operands on each side of a matrix product, and the roles of the indices.
@@ -166,12 +153,12 @@ class MatrixRoles:
     def n_operations(self, einsum: BatchedEinsum) -> int:
         """Count the multiplications and additions of a row of the einsum."""
         indices = (*self.columns, *self.rows, *self.batch, *self.postponed)
-        n_left = count_index_tuples(
+        n_left = count_points(
             einsum, (*self.rows, *self.summed, *self.batch, *self.folded)
         )
-        n_late = count_index_tuples(einsum, (*einsum.output, *self.postponed))
+        n_late = count_points(einsum, (*einsum.output, *self.postponed))
         return (
-            2 * count_index_tuples(einsum, (*indices, *self.summed))
+            2 * count_points(einsum, (*indices, *self.summed))
             + (len(self.left) + bool(self.folded) - 1) * n_left
             + 2 * len(self.late) * n_late
         )
@@ -262,7 +249,7 @@ def _list_packable_roles(einsum: BatchedEinsum, right: int) -> Iterator[MatrixRo
             if not roles.summed or roles.unmatched or is_shared:
                 continue
             if (
-                count_index_tuples(einsum, (*roles.folded, *roles.postponed))
+                count_points(einsum, (*roles.folded, *roles.postponed))
                 <= cpu.MAX_UNROLLED
             ):
                 yield roles

@@ -23,7 +23,6 @@ from feinsum.targets.cuda.code import generate_cuda
 from feinsum.transforms import list_configurations
 from feinsum.transforms.gpu import GPU_MMA, GPU_POINTS, GPU_PRODUCT, GPU_ROWS
 from feinsum.transforms.gpu.heuristics import HALF_STARTS
-from feinsum.transforms.gpu.mma import NAMES
 from tests.emulation.work_groups import execute_groups
 from tests.loopy_kernels import build_kernel
 from tests.portions import spread
@@ -230,7 +229,8 @@ def test_large_tiles_stay_in_registers(parameters, dtype, architecture):
     Every run has each dtype for each architecture, with another start.
     """
     e = in_dtype(LARGE, dtype)
-    spec = GPU_MMA.spec(dict(zip(NAMES, (*parameters, 1, 1), strict=True)))
+    names = GPU_MMA.get_space(e)
+    spec = GPU_MMA.spec(dict(zip(names, (*parameters, 1, 1), strict=True)))
     for launch in get_recipe_figures(spec, e, architecture):
         assert launch.figures.spill_bytes == launch.figures.stack_bytes == 0
         assert launch.occupancy > 0

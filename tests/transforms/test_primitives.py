@@ -277,12 +277,6 @@ def accumulated():
     return steps
 
 
-def accumulated_in_order():
-    steps = Steps(APPLY)
-    steps.then(stage_accumulator, "row_0", ("i",), DOUBLE, order=("i", "j"))
-    return steps
-
-
 def accumulated_in_a_scalar():
     steps = Steps(SUMS)
     steps.then(stage_accumulator, "row_0", (), DOUBLE)
@@ -331,7 +325,6 @@ EXAMPLES = [
     staged_over_one_entry,
     vectorized,
     accumulated,
-    accumulated_in_order,
     accumulated_in_a_scalar,
     accumulated_without_a_sum,
     accumulated_in_lanes,

@@ -9,15 +9,16 @@ Understanding Latency Hiding on GPUs (2016), for the cost of too few work-items.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf, prod
 from typing import Any
 
 from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.targets.cuda.figures import KernelFigures, get_multiprocessor, occupancy
-from feinsum.transforms.cost import Gpu, count_distinct_bytes, count_points
+from feinsum.transforms.cost import Gpu, count_distinct_bytes, list_loads
 from feinsum.transforms.gpu import heuristics as h
+from feinsum.transforms.roles import count_points
 
 
 @dataclass(frozen=True)
@@ -200,16 +201,6 @@ def count_request_cycles(
         for lane in lanes
     }
     return max(1.0, len(sectors) * h.SECTOR_BYTES / h.LINE_BYTES)
-
-
-def list_loads(einsum: BatchedEinsum) -> Iterable[tuple[IndexList, int]]:
-    """List the indices and the itemsize of every array that is read."""
-    seen = {
-        (operand.name, term): operand.dtype.itemsize
-        for row in einsum.rows
-        for operand, term in zip(row, einsum.inputs, strict=True)
-    }
-    return [(term, itemsize) for (_, term), itemsize in seen.items()]
 
 
 def get_itemsize(einsum: BatchedEinsum) -> int:

@@ -31,14 +31,13 @@ from feinsum.contraction import Step, find_steps
 from feinsum.contraction.paths import find_pairwise_path
 from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.raising import LoopNest
-from feinsum.targets.cuda.figures import MAX_REGISTERS
-from feinsum.transforms.cost import Gpu, count_points
+from feinsum.raising.expressions import make_product
+from feinsum.transforms.cost import Gpu, list_loads
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
     count_group_bytes,
     count_request_cycles,
     get_itemsize,
-    list_loads,
     predict_kernel_s,
 )
 from feinsum.transforms.gpu.families import (
@@ -52,17 +51,14 @@ from feinsum.transforms.primitives import Schedule, begin
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters, Space, with_starts
 from feinsum.transforms.roles import (
+    count_points,
     find_element_indices,
-    get_number,
-    get_text,
     get_typical_extent,
     has_real_dtype,
 )
 
 LANES = ("element", "row")
 """The indices in which neighbouring work-items may differ."""
-
-NAMES = ("elements", "workers", "rows", "lane", "stage_matrices")
 
 
 def apply_gpu_elements(
@@ -154,14 +150,14 @@ class _Elements(GroupWriter):
     """Writes the loops; see :func:`apply_gpu_elements`."""
 
     def __init__(self, schedule: Schedule, parameters: Parameters) -> None:
-        n_elements = get_number(parameters, "elements")
-        super().__init__(schedule, get_text(parameters, "element"), n_elements)
-        self.n_sums = get_number(parameters, "rows")
+        n_elements = parameters["elements"]
+        super().__init__(schedule, parameters["element"], n_elements)
+        self.n_sums: int = parameters["rows"]
         self.is_staged = bool(parameters["stage_matrices"])
         self.is_by_element = parameters["lane"] == LANES[0]
         fast, slow = ("l.0", "l.1") if self.is_by_element else ("l.1", "l.0")
         self.elements = _Axis(fast, n_elements)
-        self.workers = _Axis(slow, get_number(parameters, "workers"))
+        self.workers = _Axis(slow, parameters["workers"])
         self.items: dict[str, str] = {}
         self.loop_over_groups()
 
@@ -201,11 +197,9 @@ class _Elements(GroupWriter):
         """Copy an operand to shared memory, except for matrices read from the cache."""
         schedule = self.schedule
         span, dtype = schedule.spans[name], schedule.dtypes[name]
-        rule = var(schedule.rules[name])
 
         def in_global_memory(points: Point) -> Expression:
-            all_points = self.points_of_all(points)
-            return rule(*(all_points[index] for index in span))
+            return schedule.multiply((name,), self.points_of_all(points))
 
         # all groups read a matrix, so it is in the cache
         if not span or not (self.element in span or self.is_staged):
@@ -358,8 +352,8 @@ class _Elements(GroupWriter):
         )
         sums, of_sums = self.loop_over(_list_summed(product))
         r, of_block = block()
-        factors = tuple(value.at({**points, **of_block, **of_sums}) for value in values)
-        term = factors[0] if len(factors) == 1 else p.Product(factors)
+        at = {**points, **of_block, **of_sums}
+        term = make_product([value.at(at) for value in values])
         add = self.assign(
             "add", acc[var(r)], p.Sum((acc[var(r)], term)), [*loops, *sums, r],
             [zero, *(insn for value in values for insn in value.after)],
@@ -388,15 +382,15 @@ def _make_space(workload: Workload) -> Space | None:
         "lane": LANES,
         "stage_matrices": (True, False),
     }
-    starts = partial(list_starts, table, NAMES, h.ELEMENT_STARTS)
+    starts = partial(list_starts, table, [*table][1:], h.ELEMENT_STARTS)
     return with_starts(Space(table, partial(_find_excess, einsum)), starts)
 
 
 def _find_excess(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
     """Explain which limit of every GPU is exceeded; None if none is."""
-    n_elements = get_number(parameters, "elements")
-    n_items = n_elements * get_number(parameters, "workers")
-    element, is_staged = get_text(parameters, "element"), parameters["stage_matrices"]
+    element, n_elements = parameters["element"], parameters["elements"]
+    n_items = n_elements * parameters["workers"]
+    is_staged = parameters["stage_matrices"]
     return explain_items(n_items, h.WARP) or explain_shared_bytes(
         _count_shared_bytes(einsum, element, n_elements, is_staged), h.SHARED_BYTES
     )
@@ -421,8 +415,9 @@ def _count_shared_bytes(
 
 def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds; sums read shared memory, or matrices from the cache."""
-    element, rows = get_text(parameters, "element"), get_number(parameters, "rows")
-    n_elements, workers = (get_number(parameters, name) for name in NAMES[:2])
+    element, rows = parameters["element"], parameters["rows"]
+    n_elements: int = parameters["elements"]
+    workers: int = parameters["workers"]
     is_staged = bool(parameters["stage_matrices"])
     is_by_element = parameters["lane"] == LANES[0]
     itemsize = get_itemsize(einsum)
@@ -492,7 +487,7 @@ def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float
         steps=h.STEPS_OF_SUM * (1 + len(products)),
         shared_bytes=_count_shared_bytes(einsum, element, n_elements, is_staged),
         # 44 for addresses and counters; unrolled sums stay in registers
-        registers=min(MAX_REGISTERS, 44 + 2 * (itemsize // 4) * n_dealt),
+        registers=min(h.MAX_REGISTERS, 44 + 2 * (itemsize // 4) * n_dealt),
         chains=rows,
     )
 

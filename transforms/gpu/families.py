@@ -46,9 +46,9 @@ def has_half_dtype(einsum: BatchedEinsum) -> bool:
 
 def explain_items(n_items: int, least: int = 1) -> str | None:
     """Explain why a group cannot have so many work-items; None if it can."""
-    if least <= n_items <= h.MAX_ITEMS:
+    if least <= n_items <= h.MAX_THREADS:
         return None
-    return f"{n_items} work-items in a group, expected {least} to {h.MAX_ITEMS}"
+    return f"{n_items} work-items in a group, expected {least} to {h.MAX_THREADS}"
 
 
 def explain_shared_bytes(n_bytes: int, most: int) -> str | None:

@@ -10,12 +10,10 @@ after it.
 from __future__ import annotations
 
 # Limits of the hardware, all of compute capability 7.0 and newer.
-
-WARP = 32
-"""Work-items that run in step."""
-
-MAX_ITEMS = 1024
-"""Work-items of one work-group."""
+from feinsum.targets.cuda.figures import MAX_REGISTERS as MAX_REGISTERS
+from feinsum.targets.cuda.figures import MAX_THREADS as MAX_THREADS
+from feinsum.targets.cuda.figures import REGISTERS as REGISTERS
+from feinsum.targets.cuda.figures import WARP as WARP
 
 SHARED_BYTES = 48 << 10
 """Shared memory that a work-group can declare; OpenCL devices often have no more."""
@@ -26,9 +24,6 @@ SHARED_BYTES_SM70 = 96 << 10
 SHARED_BYTES_SM80 = 163 << 10
 """The same since sm_80, where tensor cores have double precision; some newer GPUs have
 less, and refuse such launches."""
-
-GROUP_REGISTERS = 1 << 16
-"""Registers of a multiprocessor."""
 
 BANKS = 8
 """Half of the banks of doubles: half a warp reads four terms of four elements at once.
@@ -44,11 +39,9 @@ SECTOR_BYTES = 32
 LINE_BYTES = 128
 """Bytes that a warp reads in a cycle, at most."""
 
-MIN_WIDTH = 4
-"""Fewest work-items along a row of a tile: a sector of double precision."""
-
-PIECE = 4
-"""Values of an index that stay together by default: a sector of double precision."""
+MIN_WIDTH = PIECE = SECTOR_BYTES // 8
+"""Fewest work-items along a row of a tile, and values of an index that stay together by
+default: a sector of double precision."""
 
 MAX_COUNTED = 1 << 31
 """Numbers below it are counted in 32 bits, in which GPUs divide faster."""
@@ -169,9 +162,6 @@ MAX_HELD = 96
 
 MIN_REGISTERS = 32
 """Registers of such a lane for addresses and loads."""
-
-MIN_OPERATOR_ITEMS = 32
-"""Fewest work-items of a group of ``gpu_operator``."""
 
 MIN_ELEMENTS = 8
 """Fewest elements of a group for which ``gpu_elements`` is offered."""

@@ -25,12 +25,11 @@ from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Workload
 from feinsum.raising import LoopNest
 from feinsum.targets.cuda.products import MatrixProduct
-from feinsum.transforms.cost import Gpu, count_points
+from feinsum.transforms.cost import Gpu, list_loads
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
     get_itemsize,
     has_tensor_cores,
-    list_loads,
     predict_product_s,
 )
 from feinsum.transforms.gpu.families import has_half_dtype, register_family
@@ -41,12 +40,7 @@ from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.multiply_fragments import MATRICES
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
 from feinsum.transforms.registry import Parameters, Space
-from feinsum.transforms.roles import (
-    compute_reuse,
-    count_index_tuples,
-    get_number,
-    has_real_dtype,
-)
+from feinsum.transforms.roles import compute_reuse, count_points, has_real_dtype
 
 MAX_RUNNING = 2
 """Run-time extents of an array that a copy can have: those of one axis of the grid and
@@ -79,9 +73,7 @@ def apply_gpu_matrices(
             "a library computes whole kernels; this one does more than the einsum"
         )
     schedule = begin(t_unit, nest)
-    plan = StackRoles.of(
-        nest.einsum, schedule.extents, get_number(parameters, "stacked")
-    )
+    plan = StackRoles.of(nest.einsum, schedule.extents, parameters["stacked"])
     if plan is None:
         raise TransformError(
             f"{nest.einsum.subscripts} is not a stack of products of matrices"
@@ -136,7 +128,7 @@ class StackRoles:
         # indices of the stack, or none
         is_step = all(not h or h == {*stack} for h in has)
         # sum in the order of the larger operand, which then needs a copy less often
-        larger = max(einsum.inputs, key=lambda term: count_index_tuples(einsum, term))
+        larger = max(einsum.inputs, key=lambda term: count_points(einsum, term))
         summed = tuple(i for i in dict.fromkeys(larger) if i not in output)
         is_whole = {*summed} == {*einsum.summation_indices} <= {*terms[0]} & {*terms[1]}
         if not (rows and columns and is_step and is_whole):
@@ -348,14 +340,14 @@ class _Products(GroupWriter):
 
     def _pack(self, operand: str, order: Names) -> str:
         """Copy an operand, array or function, to an array with another order."""
-        schedule, span = self.schedule, self.schedule.spans[operand]
-        entries = self._visit(order, span[-1])
+        schedule = self.schedule
+        entries = self._visit(order, schedule.spans[operand][-1])
         shape, dtype = self._list_sizes(order), schedule.dtypes[operand]
         array = self.array(f"{operand}_packed", shape, dtype, is_global=True)
         packed = self.assign(
             "pack",
             var(array)[tuple(entries.points[i] for i in order)],
-            var(schedule.rules[operand])(*(entries.points[i] for i in span)),
+            schedule.multiply((operand,), entries.points),
             entries.loops,
             entries.before,
             predicates=entries.inside,
@@ -402,7 +394,7 @@ def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float
 
     Arrays that are not in order are read and written once more, in separate launches.
     """
-    plan = StackRoles.of(einsum, einsum.extents, get_number(parameters, "stacked"))
+    plan = StackRoles.of(einsum, einsum.extents, parameters["stacked"])
     itemsize = get_itemsize(einsum)
     # OpenCL has no such library: there, products are no faster than other code
     if plan is None or not has_tensor_cores(gpu, 2 if itemsize == 2 else 8):

@@ -61,12 +61,10 @@ from feinsum.transforms.registry import (
     list_choices,
     with_starts,
 )
-from feinsum.transforms.roles import compute_reuse, count_index_tuples, get_number
+from feinsum.transforms.roles import compute_reuse, count_points
 
-NAMES = (
-    "across", "along", "depth", "columns", "rows", "terms", "stages", "copies", "cut",
-    "shares",
-)  # fmt: skip
+SIZES = ("across", "along", "depth", "columns", "rows", "terms")
+"""The parameters that are sizes of tiles, blocks and instructions."""
 
 
 def apply_gpu_mma(
@@ -126,7 +124,7 @@ class _Product(TiledProduct):
 
     def make_items(self, parameters: Parameters) -> Items:
         terms, self.rows, self.columns = (
-            get_number(parameters, name) for name in ("terms", "rows", "columns")
+            parameters[name] for name in ("terms", "rows", "columns")
         )
         n_across = self.across.tile // self.columns
         n_along = self.along.tile // self.rows
@@ -250,7 +248,7 @@ def _make_space(workload: Workload) -> Space | None:
             (*values, cuts[0], _choose_shares(workload.sized, *values[:3]))
             for values in (h.HALF_STARTS if is_halved else h.MMA_STARTS)
         )
-        return list_suited_starts(workload, NAMES, tried)
+        return list_suited_starts(workload, [*table], tried)
 
     def others() -> Iterable[Parameters]:
         return list_choices(
@@ -291,12 +289,10 @@ _HALF_TABLE: Table = {
 
 def _find_problem(workload: Workload, parameters: Parameters) -> str | None:
     """Require tiles that fit every GPU with such tensor cores, and long shares."""
-    across, along, depth, columns, rows, terms = (
-        get_number(parameters, name) for name in NAMES[:6]
-    )
+    across, along, depth, columns, rows, terms = (parameters[name] for name in SIZES)
     # short shares would mostly wait for the pipeline to fill
-    einsum, shares = workload.sized, get_number(parameters, "shares")
-    n_tiles = count_index_tuples(einsum, tuple(einsum.summation_indices)) // depth
+    einsum, shares = workload.sized, parameters["shares"]
+    n_tiles = count_points(einsum, tuple(einsum.summation_indices)) // depth
     if shares > 1 and n_tiles < h.MIN_TILES * shares:
         return f"{n_tiles} tiles of a sum, expected {h.MIN_TILES} for each share"
     # a tile has to consist of whole blocks and whole instructions
@@ -319,9 +315,9 @@ def _choose_shares(einsum: BatchedEinsum, across: int, along: int, depth: int) -
     """Return the largest power of two of shares that keeps them long and few."""
     sides = find_sides(einsum, einsum.extents)
     assert sides is not None
-    n_groups = -(-count_index_tuples(einsum, sides.across.indices) // across)
-    n_groups *= -(-count_index_tuples(einsum, sides.along.indices) // along)
-    n_tiles = count_index_tuples(einsum, sides.summed.indices) // depth
+    n_groups = -(-count_points(einsum, sides.across.indices) // across)
+    n_groups *= -(-count_points(einsum, sides.along.indices) // along)
+    n_tiles = count_points(einsum, sides.summed.indices) // depth
     shares = 1
     while (
         not sides.batch.indices
@@ -335,9 +331,7 @@ def _choose_shares(einsum: BatchedEinsum, across: int, along: int, depth: int) -
 
 def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds; a warp reads both sides of its block from shared memory."""
-    across, along, _, columns, rows, terms = (
-        get_number(parameters, name) for name in NAMES[:6]
-    )
+    across, along, _, columns, rows, terms = (parameters[name] for name in SIZES)
     # the family gains nothing where tensor cores are not faster than other units
     itemsize = get_itemsize(einsum)
     if not has_tensor_cores(gpu, itemsize):

@@ -49,8 +49,9 @@ from pytools.tag import Tag
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
+from feinsum.raising.expressions import make_sum
 from feinsum.targets.cuda.code import LeastGroups, OrderedLoads
-from feinsum.transforms.cost import Gpu, count_points
+from feinsum.transforms.cost import Gpu
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
     count_group_bytes,
@@ -75,12 +76,12 @@ from feinsum.transforms.gpu.fragments import (
 )
 from feinsum.transforms.gpu.layouts import clamp
 from feinsum.transforms.gpu.operator_steps import NAMES, OperatorSteps, OperatorTiles
-from feinsum.transforms.gpu.staging import RowParts, StagingWriter, make_sum
+from feinsum.transforms.gpu.staging import RowParts, StagingWriter
 from feinsum.transforms.gpu.tiles import Point
 from feinsum.transforms.primitives import Schedule, begin
 from feinsum.transforms.primitives.copy_async import COPIES
 from feinsum.transforms.primitives.multiply_fragments import COLUMNS, PRODUCTS, ROWS
-from feinsum.transforms.primitives.schedule import Expression, multiply_rules
+from feinsum.transforms.primitives.schedule import Expression
 from feinsum.transforms.registry import (
     Parameters,
     Space,
@@ -88,7 +89,7 @@ from feinsum.transforms.registry import (
     register,
     with_starts,
 )
-from feinsum.transforms.roles import find_element_indices, get_text
+from feinsum.transforms.roles import count_points, find_element_indices
 
 
 def apply_gpu_operator_mma(
@@ -125,7 +126,7 @@ def apply_gpu_operator_mma(
         ahead: whether to load a tile to registers while the previous one is multiplied.
     """
     schedule = begin(t_unit, nest)
-    steps = _find_steps(nest.einsum, get_text(parameters, "element"))
+    steps = _find_steps(nest.einsum, parameters["element"])
     if steps is None:
         raise TransformError(
             f"{nest.einsum.subscripts} is no product of elements with one matrix whose "
@@ -254,7 +255,7 @@ class _OperatorMma(StagingWriter):
         is_padded = tiles.depth > tiles.n_terms
         existing = clamp(term, tiles.n_terms) if is_padded else term
         points |= self.terms.unravel(existing)
-        value = multiply_rules(self.schedule, (name,), points)
+        value = self.schedule.multiply((name,), points)
         if is_padded:
             value = p.If(p.Comparison(term, "<", tiles.n_terms), value, ZERO)
         lengths = tuple(map(self.length, self.steps.deferred))
@@ -395,7 +396,7 @@ def _make_space(workload: Workload) -> Space | None:
     }
 
     def constraint(parameters: Parameters) -> str | None:
-        steps = fits[get_text(parameters, "element")]
+        steps = fits[parameters["element"]]
         return _find_excess(OperatorTiles.of(einsum, steps, parameters))
 
     def others() -> Iterable[Parameters]:
@@ -418,7 +419,7 @@ def _find_excess(tiles: OperatorTiles) -> str | None:
     if n_held > h.MAX_HELD:
         return f"{n_held} numbers of a lane, expected at most {h.MAX_HELD}"
     # `__launch_bounds__` makes the compiler spill what exceeds this
-    most = h.GROUP_REGISTERS // (n_items * tiles.groups)
+    most = h.REGISTERS // (n_items * tiles.groups)
     if tiles.groups > 1 and 2 * n_held + h.MIN_REGISTERS > most:
         return f"{n_held} numbers of a lane do not fit {most} registers"
     return explain_items(n_items) or explain_shared_bytes(
@@ -431,7 +432,7 @@ def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float
     # the family gains nothing where tensor cores are not faster than other units
     if not has_tensor_cores(gpu, 8):
         return inf
-    element = get_text(parameters, "element")
+    element = parameters["element"]
     steps = _find_steps(einsum, element)
     assert steps is not None
     tiles = OperatorTiles.of(einsum, steps, parameters)
@@ -446,7 +447,7 @@ def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float
     per_line = h.LINE_BYTES // 8
     n_items = h.WARP * tiles.n_warps
     of_element = [i for i in einsum.inputs[tiles.streamed] if i != element]
-    most = min(255, h.GROUP_REGISTERS // (tiles.groups * n_items))
+    most = min(h.MAX_REGISTERS, h.REGISTERS // (tiles.groups * n_items))
     # accesses to shared memory for each element: every warp across reads fragments,
     # results are written and read, the tile and its factors are written
     entries = tiles.across * tiles.depth + 2 * tiles.n_fan * tiles.n_rows

@@ -15,7 +15,7 @@ from itertools import combinations
 from feinsum.ir import BatchedEinsum
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.registry import Parameters
-from feinsum.transforms.roles import count_index_tuples, get_number
+from feinsum.transforms.roles import count_points
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class OperatorSteps:
             (2, {*sums, *self.contracted}),
             (2 * len(self.late), {*sums, *self.fan}),
         ]
-        return sum(n * count_index_tuples(einsum, (*indices,)) for n, indices in steps)
+        return sum(n * count_points(einsum, (*indices,)) for n, indices in steps)
 
 
 def _join_indices(einsum: BatchedEinsum, positions: Sequence[int]) -> tuple[str, ...]:
@@ -188,7 +188,7 @@ class OperatorTiles:
     def of(
         cls, einsum: BatchedEinsum, steps: OperatorSteps, parameters: Parameters
     ) -> OperatorTiles:
-        volume = partial(count_index_tuples, einsum)
+        volume = partial(count_points, einsum)
 
         def n_factors(positions: Sequence[int]) -> int:
             joint = {*_join_indices(einsum, positions)} - {steps.element}
@@ -196,7 +196,7 @@ class OperatorTiles:
 
         streamed = max(steps.early, key=lambda k: volume(einsum.inputs[k]))
         scaling = tuple(k for k in steps.early if k != streamed)
-        sizes = {name: get_number(parameters, name) for name in NAMES}
+        sizes = {name: parameters[name] for name in NAMES}
         return cls(
             **sizes,
             is_ahead=bool(parameters["ahead"]),

@@ -33,7 +33,7 @@ from pymbolic import var
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import Gpu, count_points
+from feinsum.transforms.cost import Gpu
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
     count_group_bytes,
@@ -51,15 +51,9 @@ from feinsum.transforms.gpu.layouts import clamp
 from feinsum.transforms.gpu.operator_steps import OperatorSteps
 from feinsum.transforms.gpu.tiles import GroupWriter, Point
 from feinsum.transforms.primitives import Schedule, begin
-from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
+from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters, Space, with_starts
-from feinsum.transforms.roles import (
-    count_index_tuples,
-    find_element_indices,
-    get_number,
-    get_text,
-    has_real_dtype,
-)
+from feinsum.transforms.roles import count_points, find_element_indices, has_real_dtype
 
 
 def apply_gpu_operator(
@@ -93,7 +87,7 @@ def apply_gpu_operator(
         stage_output: write results through shared memory, in their order in memory.
     """
     schedule = begin(t_unit, nest)
-    steps = OperatorSteps.of(nest.einsum, get_text(parameters, "element"))
+    steps = OperatorSteps.of(nest.einsum, parameters["element"])
     if steps is None:
         raise TransformError(
             f"{nest.einsum.subscripts} is no product of elements with one matrix"
@@ -130,7 +124,7 @@ class _Operator(GroupWriter):
         self, schedule: Schedule, steps: OperatorSteps, parameters: Parameters
     ) -> None:
         self.n_lanes, self.n_columns, self.n_rows = (
-            get_number(parameters, name) for name in ("lanes", "columns", "rows")
+            parameters[name] for name in ("lanes", "columns", "rows")
         )
         super().__init__(schedule, steps.element, self.n_lanes * self.n_columns)
         self.steps = steps
@@ -184,7 +178,7 @@ class _Operator(GroupWriter):
         extra, of_extra = self.loop_over(outside)
         loops, points = self._loop_over_points(slow, (fast,))
         points |= of_extra
-        value = var(schedule.rules[name])(*(points[i] for i in span))
+        value = schedule.multiply((name,), points)
         entry = var(array)[(*(points[i] for i in inner), self.flat_rows.ravel(points))]
         return array, self.assign("load", entry, value, [*self.around, *extra, *loops])
 
@@ -246,7 +240,7 @@ class _Operator(GroupWriter):
         inames, of_others = self.loop_over(unrolled, "unr")
         all_points = {**points, **of_others}
         if not steps.gathered:
-            value = multiply_rules(schedule, early, self.points_of_all(all_points))
+            value = schedule.multiply(early, self.points_of_all(all_points))
             entry = self._get_tile_entry(all_points)
             return self.assign("fill", entry, value, [*loops, *inames], before)
         shape = tuple(map(self.length, unrolled))
@@ -262,7 +256,7 @@ class _Operator(GroupWriter):
         inames, of_others = self.loop_over(unrolled, "unr")
         all_points = self.points_of_all({**points, **of_others, **of_gathered})
         entry = total_at(of_others)
-        value = p.Sum((entry, multiply_rules(schedule, early, all_points)))
+        value = p.Sum((entry, schedule.multiply(early, all_points)))
         last = self.assign("add", entry, value, [*loops, *gathered, *inames], [zero])
         inames, of_others = self.loop_over(unrolled, "unr")
         target = self._get_tile_entry({**points, **of_others})
@@ -333,8 +327,7 @@ class _Operator(GroupWriter):
             is_full = self.n_workers * self.n_rows == self.n_matrix_rows
             existing = block.row if is_full else clamp(block.row, self.n_matrix_rows)
             of_matrix = points | self.flat_rows.unravel(existing)
-            span = schedule.spans[name]
-            factor = var(schedule.rules[name])(*(of_matrix[i] for i in span))
+            factor = schedule.multiply((name,), of_matrix)
         # in the order of the operands
         pair = (factor, self._get_tile_entry(points))
         pair = pair if steps.matrix < steps.early[0] else pair[::-1]
@@ -380,7 +373,7 @@ class _Operator(GroupWriter):
         value, last = acc[block.sums], list(after)
         late = tuple(row[position] for position in steps.late)
         if late:
-            calls = multiply_rules(self.schedule, late, self.points_of_all(points))
+            calls = self.schedule.multiply(late, self.points_of_all(points))
             value = p.Product((value, calls))
             if block.deferred:
                 dtype = self.schedule.get_row_dtype(k)
@@ -422,7 +415,7 @@ def _make_space(workload: Workload) -> Space | None:
     }
 
     def constraint(parameters: Parameters) -> str | None:
-        return _find_excess(einsum, fits[get_text(parameters, "element")], parameters)
+        return _find_excess(einsum, fits[parameters["element"]], parameters)
 
     starts = partial(list_starts, table, NAMES[:-1], h.OPERATOR_STARTS)
     return with_starts(Space(table, constraint), starts)
@@ -432,13 +425,13 @@ def _find_excess(
     einsum: BatchedEinsum, steps: OperatorSteps, parameters: Parameters
 ) -> str | None:
     """Explain which limit of GPUs since Volta is exceeded; None if none is."""
-    lanes, columns, rows = (get_number(parameters, name) for name in NAMES[:3])
-    n_items = lanes * -(-count_index_tuples(einsum, steps.rows) // rows)
+    lanes, columns, rows = (parameters[name] for name in NAMES[:3])
+    n_items = lanes * -(-count_points(einsum, steps.rows) // rows)
     # more sums would spill to memory
-    n_sums = count_index_tuples(einsum, steps.deferred) * rows * columns
+    n_sums = count_points(einsum, steps.deferred) * rows * columns
     if n_sums > h.MAX_SUMS:
         return f"{n_sums} sums of a work-item, of {h.MAX_SUMS}"
-    return explain_items(n_items, h.MIN_OPERATOR_ITEMS) or explain_shared_bytes(
+    return explain_items(n_items, h.WARP) or explain_shared_bytes(
         _count_shared_bytes(einsum, steps, parameters), h.SHARED_BYTES_SM70
     )
 
@@ -447,13 +440,13 @@ def _count_shared_bytes(
     einsum: BatchedEinsum, steps: OperatorSteps, parameters: Parameters
 ) -> int:
     """Return the shared memory of a work-group, in bytes."""
-    lanes, columns, rows = (get_number(parameters, name) for name in NAMES[:3])
-    n_rows, n_elements = count_index_tuples(einsum, steps.rows), lanes * columns
+    lanes, columns, rows = (parameters[name] for name in NAMES[:3])
+    n_rows, n_elements = count_points(einsum, steps.rows), lanes * columns
     # one entry more, and an odd number of rows below: see `_Operator.written`
-    entries = count_index_tuples(einsum, steps.tile) * (n_elements + 1)
+    entries: int = count_points(einsum, steps.tile) * (n_elements + 1)
     if parameters["stage_matrix"]:
         n_matrices = len({row[steps.matrix] for row in einsum.rows})
-        inner = count_index_tuples(einsum, (*steps.contracted, *steps.deferred))
+        inner = count_points(einsum, (*steps.contracted, *steps.deferred))
         entries += n_matrices * inner * -(-n_rows // rows) * rows
     if parameters["stage_output"]:
         entries += n_elements * (n_rows | 1)
@@ -462,10 +455,10 @@ def _count_shared_bytes(
 
 def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds; a step reads a row of the matrix and a column of a tile."""
-    element = get_text(parameters, "element")
+    element = parameters["element"]
     steps = OperatorSteps.of(einsum, element)
     assert steps is not None
-    lanes, columns, rows = (get_number(parameters, name) for name in NAMES[:3])
+    lanes, columns, rows = (parameters[name] for name in NAMES[:3])
     # the last worker may have fewer rows, but takes as long
     n_workers = -(-count_points(einsum, steps.rows) // rows)
     n_elements, n_items = lanes * columns, lanes * n_workers
@@ -508,7 +501,7 @@ def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float
         cached_bytes=n_groups * (n_bytes + n_rows * written),
         steps=h.STEPS_OF_ROW * n_rows,
         shared_bytes=_count_shared_bytes(einsum, steps, parameters),
-        registers=min(255, 40 + itemsize // 4 * (n_sums + rows + columns)),
+        registers=min(h.MAX_REGISTERS, 40 + itemsize // 4 * (n_sums + rows + columns)),
         chains=n_sums,
     )
 

@@ -58,7 +58,6 @@ from feinsum.transforms.primitives.copy_async import (
 )
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters
-from feinsum.transforms.roles import get_number
 
 COPY_WAYS = ("asynchronous", "registers")
 """How arrays reach their tiles; functions always pass through registers."""
@@ -143,8 +142,9 @@ class TileLoop(GroupWriter, ABC):
     ) -> None:
         super().__init__(schedule)
         self.sides, self.summed = sides, sides.summed
-        self.depth = get_number(parameters, "depth")
-        self.stages, copies = get_number(parameters, "stages"), parameters["copies"]
+        self.depth: int = parameters["depth"]
+        self.stages: int = parameters["stages"]
+        copies = parameters["copies"]
         self.is_copied, self.is_late = copies != COPY_WAYS[1], copies == ARGUMENTS
         self.batch: Point = {}
         self.share, self.n_shares = "", 1

@@ -45,7 +45,7 @@ from feinsum.transforms.registry import (
     list_choices,
     with_starts,
 )
-from feinsum.transforms.roles import compute_reuse, get_number
+from feinsum.transforms.roles import compute_reuse
 
 
 def apply_gpu_product(
@@ -112,7 +112,7 @@ class _Product(TiledProduct):
         sides = (self.across, "columns"), (self.along, "rows")
         blocks = []
         for axis, (side, name) in enumerate(sides):
-            n = get_number(parameters, name)
+            n = parameters[name]
             n_items = side.tile // n
             item = self.loop("item", size=n_items, tag=f"l.{axis}")
             blocks.append(_Block(side, item, n_items, n))
@@ -212,17 +212,14 @@ def _find_problem(einsum: BatchedEinsum, parameters: Parameters) -> str | None:
 
 
 def _count_items(parameters: Parameters) -> int:
-    across, along, columns, rows = (
-        get_number(parameters, name) for name in ("across", "along", "columns", "rows")
-    )
-    return across // columns * (along // rows)
+    n_across: int = parameters["across"] // parameters["columns"]
+    n_along: int = parameters["along"] // parameters["rows"]
+    return n_across * n_along
 
 
 def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds; each step reads columns and rows from shared memory."""
-    across, columns, rows = (
-        get_number(parameters, name) for name in ("across", "columns", "rows")
-    )
+    across, columns, rows = (parameters[name] for name in ("across", "columns", "rows"))
     itemsize, n_rows = get_itemsize(einsum), einsum.batch_size
     lanes = max(VECTOR_BYTES // itemsize, 1)
     # a warp reads one value of each row, and neighbouring values of the columns

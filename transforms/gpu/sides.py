@@ -29,7 +29,7 @@ from feinsum.transforms.gpu.layouts import (
     flatten_indices,
 )
 from feinsum.transforms.primitives.schedule import Expression
-from feinsum.transforms.roles import count_index_tuples
+from feinsum.transforms.roles import count_points
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def find_sides(
     for end in ends:
         summed = _cut(summed, end)
     if piece is None:
-        piece = PIECE if count_index_tuples(einsum, summed.indices) >= LONG_SUM else 1
+        piece = PIECE if count_points(einsum, summed.indices) >= LONG_SUM else 1
     if piece > 1:
         across = _cut(across, ends[first], piece)
     return Sides(batch, across, along, summed, first)

@@ -19,8 +19,8 @@ from loopy.symbolic import (
     get_dependencies,
 )
 from pymbolic import primitives as p
-from pymbolic.mapper.substitutor import make_subst_func
 
+from feinsum.raising.expressions import substitute
 from feinsum.transforms.primitives import Schedule
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.primitives.vector_store import compute_offset
@@ -45,8 +45,7 @@ class OperandSource:
     def at(self, values: Sequence[Expression]) -> Expression:
         """Return the offset of an entry for values of the arguments."""
         value_of = dict(zip(self.arguments, values, strict=True))
-        offset: Expression = SubstitutionMapper(make_subst_func(value_of))(self.offset)
-        return offset
+        return substitute(self.offset, value_of)
 
 
 def find_source(schedule: Schedule, operand: str) -> OperandSource | None:

@@ -28,6 +28,7 @@ import numpy as np
 from pymbolic import primitives as p
 from pymbolic import var
 
+from feinsum.raising.expressions import make_sum
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.fragments import DOUBLE, ZERO
 from feinsum.transforms.gpu.layouts import Share, partition_raggedly
@@ -36,7 +37,7 @@ from feinsum.transforms.gpu.sources import Reads, find_reads
 from feinsum.transforms.gpu.tiles import GroupWriter, Point, express_extent
 from feinsum.transforms.primitives import Schedule
 from feinsum.transforms.primitives.copy_async import AwaitGroups, CloseGroup
-from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
+from feinsum.transforms.primitives.schedule import Expression, Names
 
 
 @dataclass(frozen=True)
@@ -314,7 +315,7 @@ class StagingWriter(GroupWriter):
     def _load(self, part: StagedPart, start: TileStart, before: Collection[str]) -> str:
         """Load a work-item's entries to registers; zero beyond the last element."""
         entries = self.visit(part.slow, part.fast, part.outer, start)
-        value = multiply_rules(self.schedule, part.operands, entries.points_of_all)
+        value = self.schedule.multiply(part.operands, entries.points_of_all)
         return self.assign(
             "load", var(part.array)[tuple(map(var, entries.loops))],
             # zeros in place of elements that do not exist add nothing to any sum
@@ -444,7 +445,3 @@ class StagingWriter(GroupWriter):
         # elements last: lanes of neighbouring elements read neighbours
         array = self.declare_shared(stem, indices, (self.tiles.elements,))
         return Factors(positions, indices, array)
-
-
-def make_sum(terms: Sequence[Expression]) -> Expression:
-    return terms[0] if len(terms) == 1 else p.Sum(tuple(terms))

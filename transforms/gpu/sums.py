@@ -37,14 +37,13 @@ from pymbolic import primitives as p
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import Gpu, count_points
+from feinsum.transforms.cost import Gpu, list_loads
 from feinsum.transforms.gpu.cost import (
     LaunchWork,
     count_factors,
     count_group_bytes,
     count_request_cycles,
     get_itemsize,
-    list_loads,
     predict_kernel_s,
     predict_launch_s,
 )
@@ -63,9 +62,9 @@ from feinsum.transforms.gpu.layouts import Flat, flatten_indices, split_into_gri
 from feinsum.transforms.gpu.sides import make_contiguity_key
 from feinsum.transforms.gpu.tiles import GroupWriter, Point
 from feinsum.transforms.primitives import begin
-from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
+from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters, Space, Table
-from feinsum.transforms.roles import count_index_tuples, get_number, get_text
+from feinsum.transforms.roles import count_points
 
 
 def apply_gpu_points(
@@ -85,8 +84,7 @@ def apply_gpu_points(
     """
     schedule = begin(t_unit, nest)
     writer = GroupWriter(schedule)
-    n_items = get_number(parameters, "block")
-    groups, item, points = writer.loop_over_output("item", n_items)
+    groups, item, points = writer.loop_over_output("item", parameters["block"])
     around = [*groups, item]
     for k in range(len(schedule.rows)):
         sums, product = _multiply_terms(writer, k, points, schedule.summed)
@@ -106,7 +104,7 @@ def _multiply_terms(
     schedule = writer.schedule
     loops = {i: writer.loop(i, size=schedule.extents[i]) for i in summed}
     points = {**points, **{i: var(name) for i, name in loops.items()}}
-    return [*loops.values()], multiply_rules(schedule, schedule.rows[row], points)
+    return [*loops.values()], schedule.multiply_row(row, points)
 
 
 def apply_gpu_rows(
@@ -163,8 +161,8 @@ def _share_sums(
     """Share each sum among a line of work-items; ``lines`` are rows or columns."""
     schedule = begin(t_unit, nest)
     writer = GroupWriter(schedule)
-    summed, items = get_text(parameters, "summed"), get_number(parameters, "items")
-    n_lines, is_by_row = get_number(parameters, lines), lines == "rows"
+    summed, items = parameters["summed"], parameters["items"]
+    n_lines, is_by_row = parameters[lines], lines == "rows"
     tag_of_item, tag_of_line = ("l.0", "l.1") if is_by_row else ("l.1", "l.0")
     groups, line, of_line = writer.loop_over_output("row", n_lines, tag_of_line)
     around = [*groups, line]
@@ -229,7 +227,7 @@ def apply_gpu_split_sum(
         )
     result, summed = flats
     writer, rows = GroupWriter(schedule), range(len(schedule.rows))
-    n_items, n_parts = get_number(parameters, "items"), get_number(parameters, "parts")
+    n_items, n_parts = parameters["items"], parameters["parts"]
     dtypes = [schedule.get_sum_dtype(k) for k in rows]
 
     def add_in_tree(
@@ -249,7 +247,7 @@ def apply_gpu_split_sum(
         step = writer.loop("step", f"{first} + {n_terms}*{{}} < {summed.size}")
         value = p.Sum((var(item), n_items * var(part_iname), n_terms * var(step)))
         point = {**result.unravel(var(group)), **summed.unravel(value)}
-        product = multiply_rules(schedule, schedule.rows[row], point)
+        product = schedule.multiply_row(row, point)
         grid = (group, part_iname)
         total, last = writer.add_up(dtypes[row], product, [*grid, item], [step])
         total, only, last = add_in_tree(row, n_items, item, grid, total, [last])
@@ -330,7 +328,7 @@ def _make_shared_space(
         return None
 
     def constraint(parameters: Parameters) -> str | None:
-        return explain_items(prod(get_number(parameters, name) for name in table))
+        return explain_items(prod(parameters[name] for name in table))
 
     return Space({"summed": tuple(summed), **table}, constraint)
 
@@ -338,7 +336,7 @@ def _make_shared_space(
 def _make_split_space(workload: Workload) -> Space | None:
     """Fit einsums with sums that are long enough for a second launch."""
     einsum = workload.einsum
-    n_terms = count_index_tuples(einsum, tuple(einsum.summation_indices))
+    n_terms = count_points(einsum, tuple(einsum.summation_indices))
     if n_terms < MIN_SPLIT_TERMS or not has_plain_dtype(einsum):
         return None
     if flatten_output_and_sum(einsum, einsum.extents) is None:
@@ -396,10 +394,9 @@ def _predict_lines_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) ->
     summed: Names = ()
     items = 1
     if "summed" in parameters:
-        summed = (get_text(parameters, "summed"),)
-        items = get_number(parameters, "items")
+        summed, items = (parameters["summed"],), parameters["items"]
     (name,) = {*parameters} & {"block", "rows", "columns"}
-    n_lines = get_number(parameters, name)
+    n_lines = parameters[name]
     axes = split_into_grid_axes(einsum.output, einsum.extents)
     assert axes is not None
     first, *outer_axes = axes
@@ -425,7 +422,7 @@ def _predict_lines_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) ->
 
 def _predict_split_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds of both launches."""
-    n_items, n_parts = get_number(parameters, "items"), get_number(parameters, "parts")
+    n_items, n_parts = parameters["items"], parameters["parts"]
     flats = flatten_output_and_sum(einsum, einsum.extents)
     assert flats is not None
     result, summed = flats

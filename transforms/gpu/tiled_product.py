@@ -31,13 +31,11 @@ from pymbolic import primitives as p
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Workload
 from feinsum.raising import LoopNest
-from feinsum.targets.cuda.figures import MAX_REGISTERS
-from feinsum.transforms.cost import Gpu, count_points
+from feinsum.transforms.cost import Gpu, list_loads
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.cost import (
     count_sector_bytes,
     get_itemsize,
-    list_loads,
     predict_kernel_s,
 )
 from feinsum.transforms.gpu.families import explain_items, explain_shared_bytes
@@ -54,7 +52,7 @@ from feinsum.transforms.primitives import Schedule, begin
 from feinsum.transforms.primitives.copy_async import COPIES
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters
-from feinsum.transforms.roles import count_index_tuples, get_number
+from feinsum.transforms.roles import count_points
 
 
 def _has_few_tiles(flat: Flat, tile: int, longer: Flat) -> bool:
@@ -107,7 +105,7 @@ class TiledProduct(TileLoop):
     ) -> tuple[Side, Side]:
         """Loop over the tiles of both sides, which take two axes from ``axis`` on."""
         x, y = self.sides.across, self.sides.along
-        n_x, n_y = get_number(parameters, "across"), get_number(parameters, "along")
+        n_x, n_y = parameters["across"], parameters["along"]
         # consecutive groups are along the first axis of the grid
         is_exchanged = piece is not None and _has_few_tiles(y, n_y, x)
         swizzle = UNSWIZZLED
@@ -239,11 +237,11 @@ def list_suited_starts(
     sides = find_sides(einsum, einsum.extents)
     assert sides is not None
     lengths = [
-        count_index_tuples(einsum, flat.indices) for flat in (sides.across, sides.along)
+        count_points(einsum, flat.indices) for flat in (sides.across, sides.along)
     ]
     for values in tried:
         start: Parameters = dict(zip(names, values, strict=True))
-        tiles = get_number(start, "across"), get_number(start, "along")
+        tiles = start["across"], start["along"]
         # long narrow tiles reuse little: they suit only sides that are short themselves
         is_thin = min(tiles) <= h.SHORT < max(tiles)
         # a tile of twice the side would leave half of the group idle
@@ -277,8 +275,8 @@ def explain_tiles(
     excess = explain_items(n_items, least_items)
     if excess is not None:
         return excess
-    depth = get_number(parameters, "depth")
-    for tile in (get_number(parameters, "across"), get_number(parameters, "along")):
+    depth = parameters["depth"]
+    for tile in (parameters["across"], parameters["along"]):
         # either axis may be the fast one, depending on the operand
         shapes = ((tile, depth), (depth, tile))
         if not all(is_evenly_partitioned(*shape, n_items) for shape in shapes):
@@ -292,9 +290,8 @@ def count_shared_bytes(
     einsum: BatchedEinsum, parameters: Parameters, *, keeps_order: bool
 ) -> int:
     """Return the shared memory of a work-group, in bytes."""
-    across, along, depth, stages = (
-        get_number(parameters, n) for n in ("across", "along", "depth", "stages")
-    )
+    across, along, depth = (parameters[n] for n in ("across", "along", "depth"))
+    stages: int = parameters["stages"]
     sides = find_sides(einsum, einsum.extents)
     assert sides is not None
     piece = parameters.get("cut", 1)
@@ -341,11 +338,11 @@ def predict_tiled_s(
     """
     sides = find_sides(einsum, einsum.extents, parameters.get("cut"))
     assert sides is not None
-    if registers > MAX_REGISTERS:
+    if registers > h.MAX_REGISTERS:
         return inf
     n_rows, itemsize = einsum.batch_size, get_itemsize(einsum)
     across, along, depth, stages = (
-        get_number(parameters, n) for n in ("across", "along", "depth", "stages")
+        parameters[n] for n in ("across", "along", "depth", "stages")
     )
     shares: int = parameters.get("shares", 1)
     n_tiles = -(-sides.summed.n_values // (depth * shares))

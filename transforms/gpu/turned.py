@@ -23,13 +23,12 @@ from pymbolic import var
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, IndexList, Workload
 from feinsum.raising import LoopNest
-from feinsum.transforms.cost import Gpu, count_points
+from feinsum.transforms.cost import Gpu, list_loads
 from feinsum.transforms.gpu.cost import (
     count_factors,
     count_group_bytes,
     count_request_cycles,
     get_itemsize,
-    list_loads,
     predict_kernel_s,
 )
 from feinsum.transforms.gpu.families import has_plain_dtype, register_family
@@ -38,9 +37,8 @@ from feinsum.transforms.gpu.layouts import flatten_indices
 from feinsum.transforms.gpu.tiles import GroupWriter, Point
 from feinsum.transforms.library.turned import find_turned_index
 from feinsum.transforms.primitives import begin
-from feinsum.transforms.primitives.schedule import multiply_rules
 from feinsum.transforms.registry import Parameters, Table
-from feinsum.transforms.roles import get_number, get_text
+from feinsum.transforms.roles import count_points
 
 SIDE = WARP
 """Side of a square: the number of neighbours that a warp reads or writes."""
@@ -66,8 +64,8 @@ def apply_gpu_turned(
     """
     schedule = begin(t_unit, nest)
     writer, extents = GroupWriter(schedule), schedule.extents
-    read, written = get_text(parameters, "turned"), schedule.output[-1]
-    rows, pair = get_number(parameters, "rows"), (read, written)
+    read, written = parameters["turned"], schedule.output[-1]
+    rows, pair = parameters["rows"], (read, written)
     other_indices = [index for index in schedule.output if index not in pair]
     flat = flatten_indices(other_indices, extents)
     if flat is None:
@@ -105,7 +103,7 @@ def apply_gpu_turned(
             # one entry more, so that a column is spread over all banks
             dtype, shape = schedule.dtypes[name], (SIDE, SIDE + 1)
             square = var(writer.array("square", shape, dtype, is_shared=True))
-            value = multiply_rules(schedule, (name,), of_all(within))
+            value = schedule.multiply((name,), of_all(within))
             entry = square[within[written], within[read]]
             before.append(writer.assign("load", entry, value, loops))
             squares.append(square)
@@ -113,7 +111,7 @@ def apply_gpu_turned(
         loops, within = square_loops(written, read)
         factors = [square[within[written], within[read]] for square in squares]
         if untransposed := tuple(name for name in row if name not in transposed):
-            factors.append(multiply_rules(schedule, untransposed, of_all(within)))
+            factors.append(schedule.multiply(untransposed, of_all(within)))
         writer.store(k, p.Product(tuple(factors)), of_all(within), loops, before)
     return writer.build().t_unit
 
@@ -136,7 +134,7 @@ def _make_space(workload: Workload) -> Table | None:
 
 def _predict_s(einsum: BatchedEinsum, parameters: Parameters, gpu: Gpu) -> float:
     """Predict the seconds; reads and writes are both contiguous."""
-    rows, read = get_number(parameters, "rows"), get_text(parameters, "turned")
+    rows, read = parameters["rows"], parameters["turned"]
     written = einsum.output[-1]
     lanes_along = {i: [{i: k} for k in range(WARP)] for i in (read, written)}
     sides = [count_points(einsum, (index,)) for index in (read, written)]

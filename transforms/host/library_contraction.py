@@ -34,7 +34,7 @@ from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.targets.units import LibraryUnit
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import count_distinct_bytes, count_points
+from feinsum.transforms.cost import count_distinct_bytes
 from feinsum.transforms.host.array_function import (
     ArrayFunction,
     ArrayRead,
@@ -50,6 +50,7 @@ from feinsum.transforms.primitives.schedule import make_scaled_sum
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
     compute_reuse,
+    count_points,
     get_typical_extent,
     has_blas_dtype,
     has_diagonal,

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import product
@@ -33,9 +33,12 @@ import loopy as lp
 from feinsum.contraction.paths import (
     EXACT_UP_TO,
     MINIMIZED,
+    Operands,
+    Path,
     PathMethod,
+    ProductOrder,
     find_path,
-    list_factors,
+    make_path,
 )
 from feinsum.contraction.steps import Step, find_steps
 from feinsum.errors import InvalidParameterError
@@ -63,7 +66,7 @@ from feinsum.transforms.registry import (
     register,
 )
 from feinsum.transforms.roles import (
-    count_index_tuples,
+    count_points,
     find_packed_roles,
     get_typical_extent,
     has_blas_dtype,
@@ -220,7 +223,7 @@ class PathStep(Step):
 
     def n_operations(self, einsum: BatchedEinsum) -> int:
         """Count multiplications and additions, with size parameters as long extents."""
-        n_points = self.n_products * count_index_tuples(einsum, self.joint)
+        n_points = self.n_products * count_points(einsum, self.joint)
         return n_points * (len(self.operands) - 1 + bool(self.summed))
 
 
@@ -237,7 +240,7 @@ class PairwisePath:
     1,2 0,1
     """
 
-    pairs: tuple[tuple[int, int], ...]
+    pairs: Path
 
     @classmethod
     def parse(cls, text: object, n_operands: int) -> PairwisePath:
@@ -310,7 +313,7 @@ class PairwisePath:
     def count_written(self, einsum: BatchedEinsum) -> int:
         """Count the entries of all products."""
         return sum(
-            step.n_products * count_index_tuples(einsum, step.output)
+            step.n_products * count_points(einsum, step.output)
             for step in self.steps(einsum)
         )
 
@@ -322,7 +325,7 @@ def _refuse(text: object, problem: str) -> InvalidParameterError:
 def count_nest_operations(einsum: BatchedEinsum) -> int:
     """Count the multiplications and additions of a single nest over all indices."""
     n_additions = 1 if einsum.summation_indices else 0
-    n_points = einsum.batch_size * count_index_tuples(einsum, einsum.indices)
+    n_points = einsum.batch_size * count_points(einsum, einsum.indices)
     return n_points * (einsum.n_operands - 1 + n_additions)
 
 
@@ -344,9 +347,11 @@ def find_good_paths(einsum: BatchedEinsum) -> tuple[PairwisePath, ...]:
     ):
         return ()
     # paths of one tree differ in the order of independent steps, and cost the same
-    trees: dict[frozenset[frozenset[int]], PairwisePath] = {}
-    for path in _list_proposed(einsum):
-        trees.setdefault(_list_products(path, einsum.n_operands), path)
+    trees: dict[frozenset[Operands], PairwisePath] = {}
+    for order in _list_orders(einsum):
+        products = frozenset(first | second for first, second in order)
+        path = PairwisePath(make_path(order, einsum.n_operands))
+        trees.setdefault(products, path)
     costs = {path: path.n_operations(einsum) for path in trees.values()}
     best_first = sorted(
         costs, key=lambda path: (costs[path], path.count_written(einsum), str(path))
@@ -366,39 +371,44 @@ def find_smallest_path(einsum: BatchedEinsum) -> PairwisePath:
     >>> print(find_smallest_path(einsum("ij,jk,k->i", A, B, x)))
     1,2 0,1
     """
-    terms = dict(enumerate(map(frozenset, einsum.inputs)))
-    pairs = _search_pairs(einsum, "size", terms, frozenset(einsum.output))
-    return _make_path(pairs, einsum.n_operands)
+    order = _search_order(einsum, "size", _list_terms(einsum), frozenset(einsum.output))
+    return PairwisePath(make_path(order, einsum.n_operands))
 
 
-def _list_proposed(einsum: BatchedEinsum) -> Iterator[PairwisePath]:
-    """Search paths over all operands, and paths that begin with shared operands."""
-    terms = dict(enumerate(map(frozenset, einsum.inputs)))
-    shared = {k: terms[k] for k in terms if len({row[k] for row in einsum.rows}) == 1}
+def _list_terms(einsum: BatchedEinsum) -> dict[Operands, frozenset[str]]:
+    return {frozenset({k}): frozenset(term) for k, term in enumerate(einsum.inputs)}
+
+
+def _list_orders(einsum: BatchedEinsum) -> Iterator[ProductOrder]:
+    """Search orders over all operands, and orders that begin with shared operands."""
+    terms = _list_terms(einsum)
+    shared = {
+        operand: term
+        for (operand, term), *column in zip(terms.items(), *einsum.rows, strict=True)
+        if len({*column}) == 1
+    }
     unshared = {k: terms[k] for k in terms if k not in shared}
     # for more operands, an exact search takes longer than a better path saves
     exact = MINIMIZED if einsum.n_operands <= EXACT_UP_TO else ()
     for method in (*exact, GREEDY):
-        find = partial(_search_pairs, einsum, method)
-        yield _make_path(find(terms, frozenset(einsum.output)), einsum.n_operands)
+        find = partial(_search_order, einsum, method)
+        yield find(terms, frozenset(einsum.output))
         # a product of operands that all rows share is computed once for all of them
         if unshared and len(shared) > 1:
             needed = frozenset(einsum.output).union(*unshared.values())
             product = needed & frozenset().union(*shared.values())
-            pairs_first = find(shared, product)
-            pairs_after = find(
-                {pairs_first[-1][0]: product, **unshared}, frozenset(einsum.output)
-            )
-            yield _make_path([*pairs_first, *pairs_after], einsum.n_operands)
+            joined = frozenset[int]().union(*shared)
+            remaining = {joined: product, **unshared}
+            yield find(shared, product) + find(remaining, frozenset(einsum.output))
 
 
-def _search_pairs(
+def _search_order(
     einsum: BatchedEinsum,
     method: PathMethod,
-    terms: Mapping[int, frozenset[str]],
+    terms: Mapping[Operands, frozenset[str]],
     output: frozenset[str],
-) -> list[tuple[int, int]]:
-    """Search a path; a product gets the number of its first factor.
+) -> ProductOrder:
+    """Search an order in which to multiply operands and products.
 
     Indices of one term alone are left out: they are summed before any product.
     """
@@ -407,34 +417,14 @@ def _search_pairs(
     }
     n_uses = Counter(i for term in (*terms.values(), output) for i in term)
     inputs = [[i for i in term if n_uses[i] > 1] for term in terms.values()]
-    numbers, pairs = list(terms), []
+    arrays, order = list(terms), []
     for step in find_path(inputs, output, extents, method=method):
-        factors = [numbers[position] for position in sorted(step)]
-        numbers = [number for number in numbers if number not in factors] + factors[:1]
+        factors = [arrays[position] for position in sorted(step)]
+        arrays = [array for array in arrays if array not in factors]
+        arrays.append(frozenset[int]().union(*factors))
         if len(factors) == 2:
-            pairs.append((factors[0], factors[1]))
-    return pairs
-
-
-def _make_path(pairs: Sequence[tuple[int, int]], n_operands: int) -> PairwisePath:
-    """Convert numbers of operands and products to positions among the arrays left."""
-    numbers, positions = list(range(n_operands)), []
-    for pair in pairs:
-        first, second = sorted(map(numbers.index, pair))
-        positions.append((first, second))
-        numbers = [number for number in numbers if number not in pair] + [pair[0]]
-    return PairwisePath(tuple(positions))
-
-
-def _list_products(path: PairwisePath, n_operands: int) -> frozenset[frozenset[int]]:
-    """Return the set of operands in each product.
-
-    It is equal for paths that differ only in the order of their steps.
-    """
-    order = list_factors(path.pairs, n_operands)
-    return frozenset(
-        first_operands | second_operands for first_operands, second_operands in order
-    )
+            order.append((factors[0], factors[1]))
+    return tuple(order)
 
 
 def make_step_einsum(einsum: BatchedEinsum, step: PathStep) -> BatchedEinsum:

@@ -42,7 +42,7 @@ from feinsum.transforms.primitives import (
 )
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
-    count_index_tuples,
+    count_points,
     find_element_indices,
     fit_lanes,
     get_typical_extent,
@@ -209,7 +209,7 @@ def space(workload: Workload) -> Space | None:
 def _fits(einsum: BatchedEinsum, element: str) -> bool:
     tiles = [tuple(i for i in term if i != element) for term in einsum.inputs]
     tiles.append(tuple(i for i in einsum.output if i != element))
-    n_entries = sum(count_index_tuples(einsum, tile) for tile in set(tiles))
+    n_entries = sum(count_points(einsum, tile) for tile in set(tiles))
     return n_entries <= cpu.ELEMENT_TILE_ENTRIES
 
 

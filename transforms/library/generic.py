@@ -36,7 +36,6 @@ from feinsum.ir import BatchedEinsum, Workload
 from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import count_points
 from feinsum.transforms.library.packed.packed_contraction import suits_packing
 from feinsum.transforms.library.streamed_nest import (
     NO_INDEX,
@@ -55,16 +54,13 @@ from feinsum.transforms.library.streaming_cost import (
 )
 from feinsum.transforms.primitives import begin, with_hints
 from feinsum.transforms.primitives.compiler_hints import (
+    ROWS_APART,
     SUMS,
     VECTORS,
     list_sums,
-    with_rows_apart,
 )
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
-from feinsum.transforms.roles import (
-    count_index_tuples,
-    get_typical_extent,
-)
+from feinsum.transforms.roles import count_points, get_typical_extent
 
 
 def apply(
@@ -110,7 +106,7 @@ def apply(
     written = StreamedNest(begin(t_unit, nest), einsum, parameters).written()
     sums = SUMS[0]
     if parameters["vector"] in einsum.summation_indices:
-        sums, written = list_sums(einsum)[-1], with_rows_apart(written)
+        sums, written = list_sums(einsum)[-1], written.with_preamble(ROWS_APART)
     vectors = parameters["vectors"]
     return with_hints(written, sums=sums, vectors=vectors).t_unit
 
@@ -141,7 +137,7 @@ def space(workload: Workload) -> Space:
 
 def _rank_vector_index(einsum: BatchedEinsum, index: str) -> tuple[float, bool]:
     """Count array entries, weighted if they are strided or the loop is short."""
-    n_entries = sum(count_index_tuples(einsum, term) for term in list_terms(einsum))
+    n_entries = sum(count_points(einsum, term) for term in list_terms(einsum))
     n_counted = n_entries + (cpu.STRIDED_WEIGHT - 1) * count_strided_entries(
         einsum, index
     )
@@ -163,7 +159,7 @@ def _list_widths(einsum: BatchedEinsum) -> tuple[int, ...]:
 
 def _list_blocks(einsum: BatchedEinsum) -> tuple[int, ...]:
     """Return numbers of rows: enough work for a group, then 4 times more and less."""
-    n_points = count_index_tuples(einsum, einsum.indices)
+    n_points = count_points(einsum, einsum.indices)
     longest = max(
         (get_typical_extent(einsum.extents[i]) for i in einsum.output), default=1
     )

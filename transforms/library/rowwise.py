@@ -20,7 +20,6 @@ from feinsum.ir import BatchedEinsum, Workload
 from feinsum.machine import MachineModel
 from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import count_points
 from feinsum.transforms.library.packed.packed_contraction import suits_packing
 from feinsum.transforms.library.streaming_cost import (
     count_sum_cycles,
@@ -37,7 +36,7 @@ from feinsum.transforms.primitives import (
 from feinsum.transforms.primitives.compiler_hints import SUMS, VECTORS, list_sums
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
-from feinsum.transforms.roles import get_typical_extent, is_long
+from feinsum.transforms.roles import count_points, get_typical_extent, is_long
 
 
 def apply(

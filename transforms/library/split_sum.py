@@ -40,7 +40,7 @@ from feinsum.transforms.registry import (
     Transform,
     register,
 )
-from feinsum.transforms.roles import count_index_tuples
+from feinsum.transforms.roles import count_points
 
 FAMILIES = (GENERIC,)
 """The family of both nests: one that writes new loops."""
@@ -169,8 +169,8 @@ def _cut_term(term: IndexList, index: str) -> IndexList:
 def space(workload: Workload) -> Space | None:
     """Offer long sums of known extents, with few results."""
     einsum = workload.einsum
-    n_results = count_index_tuples(einsum, einsum.output)
-    length = count_index_tuples(einsum, einsum.summation_indices)
+    n_results = count_points(einsum, einsum.output)
+    length = count_points(einsum, einsum.summation_indices)
     if n_results > cpu.MAX_RESULTS or length < cpu.MIN_SUM_LENGTH:
         return None
     if n_results * length < cpu.GROUP_POINTS:

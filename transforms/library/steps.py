@@ -34,6 +34,7 @@ from feinsum.machine import TYPICAL, MachineModel
 from feinsum.raising import LoopNest, names_of, points_of, value_of
 from feinsum.records import ParameterValue, TransformSpec
 from feinsum.transforms.cost import rank_recipes
+from feinsum.transforms.primitives.loops import make_domain
 from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import (
     NestSteps,
@@ -331,13 +332,8 @@ class _Splitter:
         return value_of(self.nest.extent(index))
 
     def _make_domain(self, inames: dict[str, str]) -> isl.BasicSet:
-        extents = {iname: self.nest.extent(index) for index, iname in inames.items()}
-        params = frozenset[str]().union(*map(names_of, extents.values()))
-        bounds = [f"0 <= {iname} < {extent}" for iname, extent in extents.items()]
-        return isl.BasicSet(
-            f"[{', '.join(sorted(params))}] -> {{ [{', '.join(extents)}] : "
-            f"{' and '.join(bounds)} }}"
-        )
+        bounds = [f"0 <= {x} < {self.nest.extent(i)}" for i, x in inames.items()]
+        return make_domain([*inames.values()], *bounds)
 
 
 def _collect_rules(rows: Iterable[Sequence[_Array]]) -> constantdict[str, str]:

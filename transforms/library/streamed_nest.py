@@ -19,9 +19,9 @@ from pymbolic import var
 
 from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.transforms.primitives import LoopRange, NestWriter, Schedule
-from feinsum.transforms.primitives.schedule import Expression, Names, multiply_rules
+from feinsum.transforms.primitives.schedule import Expression, Names
 from feinsum.transforms.registry import Parameters
-from feinsum.transforms.roles import count_index_tuples, get_typical_extent
+from feinsum.transforms.roles import count_points, get_typical_extent
 
 NO_INDEX = ""
 """The value of a parameter for which there is no index."""
@@ -67,7 +67,7 @@ def find_jammed_index(einsum: BatchedEinsum, vector: str) -> str:
     def count_shared(index: str) -> int:
         # operands without the index are loaded once for all rows of a tile
         shared = (t for t in einsum.inputs if vector in t and index not in t)
-        return sum(count_index_tuples(einsum, term) for term in shared)
+        return sum(count_points(einsum, term) for term in shared)
 
     return max(
         einsum.output,
@@ -79,9 +79,7 @@ def find_jammed_index(einsum: BatchedEinsum, vector: str) -> str:
 def count_strided_entries(einsum: BatchedEinsum, index: str) -> int:
     """Count entries whose neighbours along ``index`` are not neighbours in memory."""
     return sum(
-        count_index_tuples(einsum, term)
-        for term in list_terms(einsum)
-        if index in term[:-1]
+        count_points(einsum, term) for term in list_terms(einsum) if index in term[:-1]
     )
 
 
@@ -141,7 +139,8 @@ class StreamedNest:
                 self._sum_beside(row)
             elif not self.summed:
                 ranges = self._with_inner_loops(self.around, self.private)
-                self._store(row, self._make_product(row, _get_points(ranges)), ranges)
+                value = self.schedule.multiply_row(row, _get_points(ranges))
+                self._store(row, value, ranges)
         return self.writer.build()
 
     def _sum_beside(self, row: int) -> None:
@@ -191,7 +190,7 @@ class StreamedNest:
         zero = self._assign(f"{tile}_zero", entry, dtype.type(0), ranges)
         inside = self._with_inner_loops(around, self.summed)
         entry, ranges = unroll_rows(inside)
-        added = p.Sum((entry, self._make_product(row, _get_points(ranges))))
+        added = p.Sum((entry, self.schedule.multiply_row(row, _get_points(ranges))))
         add = self._assign(f"{tile}_add", entry, added, ranges, [zero])
         entry, ranges = unroll_rows(around)
         self._store(row, entry, ranges, [zero, add], is_last=is_last)
@@ -216,7 +215,7 @@ class StreamedNest:
         first = points[last]
         return _sum_in_pairs(
             [
-                self._make_product(row, {**points, last: first + k})
+                self.schedule.multiply_row(row, {**points, last: first + k})
                 for k in range(ranges[last].size)
             ]
         )
@@ -235,9 +234,6 @@ class StreamedNest:
         """Subscript a tile by the loops over its entries."""
         inner = tuple(var(ranges[index].loop) for index in self.private)
         return var(tile)[inner or (0,)]
-
-    def _make_product(self, row: int, points: Mapping[str, Expression]) -> Expression:
-        return multiply_rules(self.schedule, self.schedule.rows[row], points)
 
     def _list_loops(self, ranges: Ranges) -> Names:
         grid = tuple(tile.loop for tile in self.tiles.values())

@@ -15,11 +15,8 @@ from collections.abc import Sequence
 from feinsum.ir import BatchedEinsum, IndexList
 from feinsum.machine import MachineModel
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import (
-    count_distinct_bytes,
-    count_points,
-    estimate_region_s,
-)
+from feinsum.transforms.cost import count_distinct_bytes, estimate_region_s, list_loads
+from feinsum.transforms.roles import count_points
 
 
 def count_vector_cycles(
@@ -217,16 +214,11 @@ def count_read_bytes(
     >>> once / 1e6, again / 1e6
     (128.0, 1024.0)
     """
-    terms = {
-        (operand.name, term): operand.dtype.itemsize
-        for row in einsum.rows
-        for operand, term in zip(row, einsum.inputs, strict=True)
-        if term
-    }
     cache_bytes = machine.cache_bytes.get("L2", 0)
     return sum(
         _count_passing_bytes(term, [*loops], itemsize, cache_bytes)
-        for (_, term), itemsize in terms.items()
+        for term, itemsize in list_loads(einsum)
+        if term
     )
 
 

@@ -30,14 +30,10 @@ from feinsum.raising import LoopNest
 from feinsum.transforms import heuristics as cpu
 from feinsum.transforms.cost import count_distinct_bytes, estimate_region_s
 from feinsum.transforms.primitives import LoopRange, NestWriter, Schedule, begin
-from feinsum.transforms.primitives.schedule import Expression, multiply_rules
+from feinsum.transforms.primitives.schedule import Expression
 from feinsum.transforms.primitives.vector_store import is_contiguous
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
-from feinsum.transforms.roles import (
-    count_index_tuples,
-    get_typical_extent,
-    has_real_dtype,
-)
+from feinsum.transforms.roles import count_points, get_typical_extent, has_real_dtype
 
 
 def apply(
@@ -135,7 +131,7 @@ class _TurnedNest:
         read = writer.assign(
             square,
             var(square)[(var(k), var(lane))],
-            multiply_rules(self.schedule, self.schedule.rows[row], points),
+            self.schedule.multiply_row(row, points),
             [*order, k, lane],
         )
         # The square is filled by rows and read by columns: the compiler turns the
@@ -173,7 +169,7 @@ class _TurnedNest:
     def _copy(self, row: int, across: LoopRange, along: LoopRange) -> None:
         """Copy the entries outside the squares, one by one."""
         points = self._get_points(across.point, along.point)
-        value = multiply_rules(self.schedule, self.schedule.rows[row], points)
+        value = self.schedule.multiply_row(row, points)
         order = [*self.around, *along.loops, *across.loops]
         self.writer.store(row, value, points, order, is_last=False)
 
@@ -201,7 +197,7 @@ def find_turned_index(einsum: BatchedEinsum) -> str | None:
     ends = [
         term for term in einsum.inputs if term and term[-1] != last and last in term
     ]
-    longest = max(ends, key=lambda term: count_index_tuples(einsum, term), default=None)
+    longest = max(ends, key=lambda term: count_points(einsum, term), default=None)
     return longest[-1] if longest else None
 
 
@@ -256,10 +252,10 @@ def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -
     Results that are streamed past the caches go to memory; their lines are not read.
     """
     lanes: int = parameters["lanes"]
-    n_points = count_index_tuples(einsum, einsum.output)
+    n_points = count_points(einsum, einsum.output)
     share_in_squares = 1.0
     for index in (parameters["vector"], einsum.output[-1]):
-        extent = count_index_tuples(einsum, (index,))
+        extent = count_points(einsum, (index,))
         share_in_squares *= (extent - extent % lanes) / extent
     # A vector is loaded, takes part in log2(lanes) rounds of shuffles, and is stored.
     per_point = (

@@ -16,7 +16,6 @@ import loopy as lp
 import numpy as np
 from loopy.symbolic import SubstitutionMapper
 from pymbolic import parse, var
-from pymbolic.mapper.substitutor import make_subst_func
 from pytools import UniqueNameGenerator
 
 from feinsum.codegen.nest_arrays import (
@@ -37,6 +36,7 @@ from feinsum.errors import TransformError
 from feinsum.nests import Buffer, Nest, NestForm
 from feinsum.nests.form import COPIES_BYTES, is_private
 from feinsum.raising import PARENT, POSITION, LoopNest
+from feinsum.raising.expressions import rename, substitute
 from feinsum.transforms import heuristics as cpu
 
 SCALE, START = "feinsum_scale", "feinsum_start"
@@ -289,7 +289,7 @@ class _GivenArrays(NestArrays):
         rules = []
         terms = zip(self.loop_nest.scales, self.loop_nest.shifts, strict=True)
         for row, (scale, shift) in enumerate(terms):
-            start = _with_names(self.express_in_indices(shift), names)
+            start = rename(self.express_in_indices(shift), names)
             rules += [
                 lp.SubstitutionRule(_format_row_name(SCALE, row), (), scale),
                 lp.SubstitutionRule(
@@ -319,15 +319,10 @@ def _format_row_name(name: str, row: int) -> str:
     return f"{name}_{row}"
 
 
-def _with_names(expression: Any, new_names: Mapping[str, str]) -> Any:
-    variables = {name: var(new_name) for name, new_name in new_names.items()}
-    return SubstitutionMapper(make_subst_func(variables))(expression)
-
-
 def _format_expression(expression: Any, values: Mapping[str, str]) -> str:
     """Format an expression of integers, with values for variables."""
     parsed = {name: parse(value) for name, value in values.items()}
-    return str(SubstitutionMapper(make_subst_func(parsed))(expression))
+    return str(substitute(expression, parsed))
 
 
 def _merge(

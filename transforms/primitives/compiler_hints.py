@@ -41,15 +41,16 @@ _ANY_ORDER = (
 #endif""",
 )
 
-# gcc may make one vector of the sums of several rows, and gather its entries from as
-# many places.
-_ROWS_APART = (
+ROWS_APART = (
     "00_rows_apart",
     """\
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize ("no-tree-slp-vectorize")
 #endif""",
 )
+"""A preamble that keeps accumulators of several rows apart: gcc may make one vector of
+them, and gather its entries from as many places.
+"""
 
 # By default gcc uses half of each register on processors whose predecessors were slower
 # with all of it. clang has no such pragma.
@@ -82,11 +83,6 @@ def with_hints(schedule: Schedule, *, sums: str, vectors: str) -> Schedule:
     for preamble, is_chosen in preambles.items():
         schedule = schedule.with_preamble(preamble) if is_chosen else schedule
     return schedule
-
-
-def with_rows_apart(schedule: Schedule) -> Schedule:
-    """Add a preamble that keeps accumulators of several rows apart."""
-    return schedule.with_preamble(_ROWS_APART)
 
 
 def remove_any_order(kernel: lp.LoopKernel) -> lp.LoopKernel:
@@ -140,7 +136,9 @@ PREAMBLE = (
 #endif
 """,
 )
-"""For C with the extensions of GNU; in other languages the macros do nothing."""
+"""The macros of the two statements below, for C with the extensions of GNU; in other
+languages they do nothing.
+"""
 
 SIZES = (16, 32, 64)
 """Bytes of the vectors that registers hold."""
@@ -170,8 +168,3 @@ FORGET_REGISTERS: StatementBuilder = partial(
     make_c_statement, "feinsum_forget_registers;"
 )
 """Builds a statement that clobbers all vector registers."""
-
-
-def with_register_macros(schedule: Schedule) -> Schedule:
-    """Return the kernel with the macros of the two statements above."""
-    return schedule.with_preamble(PREAMBLE)

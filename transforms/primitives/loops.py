@@ -7,6 +7,7 @@ Source: Loopy's ``split_iname``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -19,6 +20,22 @@ from feinsum.raising import names_of
 from feinsum.transforms.primitives.schedule import Names, Schedule
 
 SET, PARAM = isl.dim_type.set, isl.dim_type.param
+
+
+def make_domain(inames: Sequence[str], *conditions: str) -> isl.BasicSet:
+    """Return the domain of inames for which conditions in isl's syntax hold.
+
+    All other names in the conditions are outer loops or arguments: parameters of the
+    domain.
+
+    >>> make_domain(["i"], "0 <= i < N")
+    BasicSet("[N] -> { [i] : 0 <= i < N }")
+    """
+    text = " and ".join(conditions)
+    params = {*re.findall(r"[A-Za-z_]\w*", text)} - {*inames, "and"}
+    return isl.BasicSet(
+        f"[{', '.join(sorted(params))}] -> {{ [{', '.join(inames)}] : {text} }}"
+    )
 
 
 def intersect_sets(first: isl.BasicSet, second: isl.BasicSet) -> isl.BasicSet:
@@ -249,17 +266,15 @@ def peel_remainder(
     inames = sorted(used - set(shared))
     schedule, renamed = with_own_inames(schedule, copies, inames, "remainder")
     schedule = separate_inames(schedule, tuple(renamed.values()))
-    remainder_iname = renamed[block.inner]
-    schedule = _constrain_domain(
-        schedule, block.inner, block.outer, f"{block.position()} < {full}", extent
-    )
-    return _constrain_domain(
-        schedule,
-        remainder_iname,
-        block.outer,
-        f"{block.position(remainder_iname)} >= {full}",
-        extent,
-    )
+    left = renamed[block.inner]
+    inside = f"{block.position()} < {full}"
+    beyond = f"{block.position(left)} >= {full}"
+    # the order of parameters shows in the kernel
+    params = ", ".join([block.outer, *sorted(names_of(extent))])
+    for iname, condition in ((block.inner, inside), (left, beyond)):
+        allowed = isl.BasicSet(f"[{params}] -> {{ [{iname}] : {condition} }}")
+        schedule = constrain_domain(schedule, iname, allowed)
+    return schedule
 
 
 def _format_full_extent(extent: Extent, tile: int) -> str:
@@ -307,12 +322,8 @@ def with_own_inames(
     return schedule.with_unit(t_unit), copies
 
 
-def _constrain_domain(
-    schedule: Schedule, iname: str, outer: str, condition: str, extent: Extent
-) -> Schedule:
-    """Intersect the domain of ``iname`` with a condition in isl's syntax."""
-    params = ", ".join([outer, *sorted(names_of(extent))])
-    allowed = isl.BasicSet(f"[{params}] -> {{ [{iname}] : {condition} }}")
+def constrain_domain(schedule: Schedule, iname: str, allowed: isl.BasicSet) -> Schedule:
+    """Intersect the domain of ``iname`` with a set, which may have other inames."""
     domains = list(schedule.kernel.domains)
     home = schedule.kernel.get_home_domain_index(iname)
     domains[home] = intersect_sets(domains[home], allowed)

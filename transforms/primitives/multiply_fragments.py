@@ -31,9 +31,10 @@ from itertools import pairwise
 
 from pytools.tag import Tag
 
+from feinsum.targets.cuda.figures import WARP as WARP
 from feinsum.transforms.primitives.schedule import add_offset
 
-WARP, ROWS, COLUMNS = 32, 16, 8
+ROWS, COLUMNS = 16, 8
 
 DEPTHS = (4, 8, 16)
 """Numbers of terms that one instruction can add to each sum."""

@@ -11,24 +11,25 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import islpy as isl
 import loopy as lp
 import numpy as np
 from constantdict import constantdict
-from loopy.symbolic import Reduction, WalkMapper, get_dependencies
+from loopy.symbolic import Reduction, get_dependencies
 from pymbolic import primitives as p
 from pymbolic import var
 
 from feinsum.errors import TransformError
-from feinsum.ir import Extent
-from feinsum.raising import names_of
-from feinsum.transforms.primitives.loops import intersect_sets, with_own_inames
+from feinsum.raising.expressions import collect_nodes, get_array_name
+from feinsum.transforms.primitives.loops import (
+    constrain_domain,
+    make_domain,
+    with_own_inames,
+)
 from feinsum.transforms.primitives.schedule import (
     Expression,
     Names,
     Schedule,
     make_scaled_sum,
-    multiply_rules,
     with_row_values,
 )
 
@@ -76,14 +77,14 @@ def _with_product(
     points, inames = {}, []
     for index in summed:
         iname = schedule.fresh(f"{schedule.inames[index]}_sum")
-        schedule = _with_iname(
-            schedule, iname, schedule.extents[index], neighbour=schedule.inames[index]
-        )
+        # ``precompute`` requires the inames of a footprint in one domain
+        bounds = make_domain([iname], f"0 <= {iname} < {schedule.extents[index]}")
+        schedule = constrain_domain(schedule, schedule.inames[index], bounds)
         points[index] = var(iname)
         inames.append(iname)
     arguments = schedule.generate_arguments(output)
     points.update(zip(output, map(var, arguments), strict=True))
-    body = make_scaled_sum(1, tuple(inames), multiply_rules(schedule, pair, points))
+    body = make_scaled_sum(1, tuple(inames), schedule.multiply(pair, points))
     name = schedule.fresh("_".join(pair))
     rule = schedule.fresh(f"{name}_rule")
     schedule = schedule.with_rule(rule, arguments, body)
@@ -94,21 +95,6 @@ def _with_product(
         spans=constantdict({**schedule.spans, name: output}),
         dtypes=constantdict({**schedule.dtypes, name: dtype}),
     ), name
-
-
-def _with_iname(
-    schedule: Schedule, iname: str, extent: Extent, *, neighbour: str
-) -> Schedule:
-    """Add an iname to the domain of another one.
-
-    Loopy's ``precompute`` requires the inames of a footprint in one domain.
-    """
-    params = ", ".join(sorted(names_of(extent)))
-    bounds = isl.BasicSet(f"[{params}] -> {{ [{iname}] : 0 <= {iname} < {extent} }}")
-    domains = list(schedule.kernel.domains)
-    home = schedule.kernel.get_home_domain_index(neighbour)
-    domains[home] = intersect_sets(domains[home], bounds)
-    return schedule.with_kernel(domains=domains)
 
 
 @dataclass(frozen=True)
@@ -195,10 +181,13 @@ def _check_lanes(schedule: Schedule, temporary: str, outer: frozenset[str]) -> N
 
     A loop of a single iteration is harmless: Loopy's code has a constant for it.
     """
-    finder = _NameFinder(temporary)
-    for insn in schedule.kernel.instructions:
-        finder(insn.expression)
-    named = sorted(finder.names & outer)
+    lanes = tuple(
+        access.index_tuple[-1]
+        for insn in schedule.kernel.instructions
+        for access in collect_nodes(insn.expression, p.Subscript)
+        if get_array_name(access) == temporary
+    )
+    named = sorted(get_dependencies(lanes) & outer)
     if pinned := [i for i in named if not _is_single(schedule.kernel, i)]:
         raise TransformError(
             f"the loops {pinned} around the tile {temporary!r} have a single value in "
@@ -232,29 +221,13 @@ def vectorize_last_axis(schedule: Schedule, temporary: str) -> Schedule:
 
 def _find_calling_inames(schedule: Schedule, rule: str) -> frozenset[str]:
     """Return the inames in the arguments of all calls of a rule."""
-    finder = _NameFinder(rule)
-    for insn in schedule.kernel.instructions:
-        finder(insn.expression)
-    return frozenset(finder.names & schedule.kernel.all_inames())
-
-
-class _NameFinder(WalkMapper):  # type: ignore[misc]
-    """Collects the names in the last subscripts of an array, or in calls of a rule."""
-
-    def __init__(self, subject: str) -> None:
-        super().__init__()
-        self.subject = subject
-        self.names: set[str] = set()
-
-    def map_subscript(self, expr: p.Subscript, /) -> None:
-        if getattr(expr.aggregate, "name", None) == self.subject:
-            self.names |= get_dependencies(expr.index_tuple[-1])
-        super().map_subscript(expr)
-
-    def map_call(self, expr: p.Call, /) -> None:
-        if getattr(expr.function, "name", None) == self.subject:
-            self.names |= get_dependencies(expr.parameters)
-        super().map_call(expr)
+    arguments = tuple(
+        call.parameters
+        for insn in schedule.kernel.instructions
+        for call in collect_nodes(insn.expression, p.Call)
+        if getattr(call.function, "name", None) == rule
+    )
+    return frozenset(get_dependencies(arguments) & schedule.kernel.all_inames())
 
 
 @dataclass(frozen=True)
@@ -275,7 +248,6 @@ def stage_accumulator(
     *,
     lane: str | None = None,
     store_tag: str = "unr",
-    order: Sequence[str] = (),
 ) -> Schedule:
     """Sum in a private array over the ``private`` inames, and store it afterwards.
 
@@ -298,8 +270,6 @@ def stage_accumulator(
         lane: the one of these inames that becomes the lanes of an OpenCL vector.
         store_tag: tag of the lanes in the store: ``unr`` to global memory, ``vec`` to
             private vectors.
-        order: loops of the update, outermost first; by default the private inames are
-            innermost.
     """
     insn = schedule.kernel.id_to_insn[instruction]
     spanned = [name for name in private if name != lane]
@@ -328,7 +298,7 @@ def stage_accumulator(
     if value.inames:
         # with the block innermost, consecutive additions go to different entries and
         # do not wait for one another
-        nesting = tuple(order) or (*value.inames, *spanned)
+        nesting = (*value.inames, *spanned)
         schedule = schedule.with_unit(lp.prioritize_loops(schedule.t_unit, nesting))
     for step, tag in (("zero", "vec"), ("store", store_tag)):
         if step in steps:

@@ -24,6 +24,7 @@ from pymbolic import var
 from feinsum.dtypes import get_sum_dtype
 from feinsum.ir import Extent, IndexList, order_by_precision
 from feinsum.raising import LoopNest
+from feinsum.raising.expressions import make_product
 
 Expression: TypeAlias = Any
 
@@ -140,26 +141,32 @@ class Schedule:
         """Return the dtype in which a row is added up: single for half precision."""
         return get_sum_dtype(self.get_row_dtype(k))
 
+    def multiply(
+        self, operands: Sequence[str], points: Mapping[str, Expression]
+    ) -> Expression:
+        """Return the product of operands at ``points``, as calls of their rules."""
+        # C multiplies from left to right, each product in the dtype of its two factors:
+        # the most precise factor comes first
+        order = order_by_precision(self.dtypes[name] for name in operands)
+        return make_product(
+            [
+                var(self.rules[name])(*(points[index] for index in self.spans[name]))
+                for name in (operands[k] for k in order)
+            ]
+        )
+
+    def multiply_row(self, k: int, points: Mapping[str, Expression]) -> Expression:
+        """Return the product of all operands of a row at ``points``."""
+        return self.multiply(self.rows[k], points)
+
 
 def begin(t_unit: lp.TranslationUnit, nest: LoopNest) -> Schedule:
     """Begin the schedule of an untransformed nest; each use of an array gets a rule."""
-    einsum = nest.einsum
+    einsum, kernel = nest.einsum, t_unit[nest.kernel_name]
+    unused, substitutions = kernel.get_var_name_generator(), {**kernel.substitutions}
     names: dict[tuple[str, IndexList], str] = {}
     rules: dict[str, str] = {}
-    schedule = Schedule(
-        _prepare(t_unit, nest.kernel_name),
-        nest.kernel_name,
-        einsum.output,
-        (),
-        constantdict({index: nest.extent(index) for index in einsum.indices}),
-        nest.inames,
-        nest.rules,
-        {},
-        {},
-        nest.instructions,
-        nest.scales,
-        nest.shifts,
-    )
+    dtypes: dict[str, np.dtype[Any]] = {}
     for row in einsum.rows:
         for operand, term in zip(row, einsum.inputs, strict=True):
             if (operand.name, term) in names:
@@ -167,18 +174,24 @@ def begin(t_unit: lp.TranslationUnit, nest: LoopNest) -> Schedule:
             rule = nest.rules[operand.name]
             # ``precompute`` rewrites all calls of a rule: a family that stages one use
             # of an array would stage the others, too, if they shared the rule
-            while rule in rules.values():
-                schedule, rule = _with_copy(schedule, rule)
+            if rule in rules.values():
+                shared, rule = substitutions[rule], str(unused(f"{rule}_copy"))
+                # Loopy would merge two rules with equal text
+                body = p.Product((shared.expression, 1))
+                substitutions[rule] = lp.SubstitutionRule(rule, shared.arguments, body)
             name = f"{operand.name}_{len(names)}"
             names[operand.name, term] = name
-            rules[name] = rule
-    spans = {name: term for (_, term), name in names.items()}
-    dtypes = {op.name: op.dtype for op in einsum.operands}
-    schedule = replace(
-        schedule,
-        rules=constantdict(rules),
-        spans=constantdict(spans),
-        dtypes=constantdict({n: dtypes[op] for (op, _), n in names.items()}),
+            rules[name], dtypes[name] = rule, operand.dtype
+    # Loopy warns that vector loops need its older scheduler
+    silenced = frozenset({*kernel.silenced_warnings, "v1_scheduler_fallback"})
+    kernel = kernel.copy(
+        silenced_warnings=silenced, substitutions=constantdict(substitutions)
+    )
+    tell_sets_apart(kernel)
+    schedule = Schedule(
+        t_unit.with_kernel(kernel),
+        nest.kernel_name,
+        einsum.output,
         rows=tuple(
             tuple(
                 names[op.name, term]
@@ -186,6 +199,14 @@ def begin(t_unit: lp.TranslationUnit, nest: LoopNest) -> Schedule:
             )
             for row in einsum.rows
         ),
+        extents=constantdict({index: nest.extent(index) for index in einsum.indices}),
+        inames=nest.inames,
+        rules=constantdict(rules),
+        spans=constantdict({name: term for (_, term), name in names.items()}),
+        dtypes=constantdict(dtypes),
+        instructions=nest.instructions,
+        scales=nest.scales,
+        shifts=nest.shifts,
     )
     return with_row_values(schedule)
 
@@ -207,25 +228,11 @@ def with_row_values(schedule: Schedule) -> Schedule:
 def _make_row_value(schedule: Schedule, k: int) -> Expression:
     points = {index: var(iname) for index, iname in schedule.inames.items()}
     summed = tuple(schedule.inames[index] for index in schedule.summed)
-    product = multiply_rules(schedule, schedule.rows[k], points)
+    product = schedule.multiply_row(k, points)
     value = make_scaled_sum(schedule.scales[k], summed, product)
     if schedule.is_shifted(schedule.instructions[k]):
         return p.Sum((schedule.shifts[k], value))
     return value
-
-
-def multiply_rules(
-    schedule: Schedule, operands: Names, points: Mapping[str, Expression]
-) -> Expression:
-    """Return the product of the operands' rules, called at ``points``."""
-    # C multiplies from left to right, each product in the dtype of its two factors: the
-    # most precise factor comes first
-    order = order_by_precision(schedule.dtypes[name] for name in operands)
-    factors = tuple(
-        var(schedule.rules[name])(*(points[index] for index in schedule.spans[name]))
-        for name in (operands[k] for k in order)
-    )
-    return factors[0] if len(factors) == 1 else p.Product(factors)
 
 
 def make_scaled_sum(scale: Expression, inames: Names, value: Expression) -> Expression:
@@ -316,23 +323,6 @@ def make_tagged_statement(
         assignees=tuple(x[(0,) * n_axes] if n_axes else x for x in written),
         tags=frozenset({statement}),
     )  # fmt: skip
-
-
-def _prepare(t_unit: lp.TranslationUnit, name: str) -> lp.TranslationUnit:
-    """Silence Loopy's warning that vector loops need its older scheduler."""
-    kernel = t_unit[name]
-    silenced = frozenset({*kernel.silenced_warnings, "v1_scheduler_fallback"})
-    kernel = kernel.copy(silenced_warnings=silenced)
-    tell_sets_apart(kernel)
-    return t_unit.with_kernel(kernel)
-
-
-def _with_copy(schedule: Schedule, rule_name: str) -> tuple[Schedule, str]:
-    """Add a second rule of equal value; with equal text, Loopy would merge the two."""
-    rule = schedule.kernel.substitutions[rule_name]
-    name = schedule.fresh(f"{rule_name}_copy")
-    body = p.Product((rule.expression, 1))
-    return schedule.with_rule(name, rule.arguments, body), name
 
 
 class NamedSetCache(SetOperationCacheManager):  # type: ignore[misc]

@@ -6,14 +6,13 @@ rewrite the old one step by step, and Loopy has less to prove. A copy in tiles o
     writer = NestWriter(schedule)
     tile = writer.blocks("i", 4)                     # for i_tile while 4*i_tile < N
     entry = writer.entries("i", tile)                #   for i while 4*i_tile + i < N
-    value = multiply_rules(schedule, schedule.rows[0], {"i": entry.point})
+    value = schedule.multiply_row(0, {"i": entry.point})
     writer.store(0, value, {"i": entry.point}, [*tile.loops, *entry.loops])
     return writer.build().t_unit
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -23,13 +22,13 @@ from typing import Any
 import islpy as isl
 import loopy as lp
 import numpy as np
-from loopy.symbolic import SubstitutionMapper
 from loopy.types import NumpyType
 from pymbolic import primitives as p
 from pymbolic import var
-from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.ir import Extent
+from feinsum.raising.expressions import substitute
+from feinsum.transforms.primitives.loops import make_domain
 from feinsum.transforms.primitives.operands import vectorize_last_axis
 from feinsum.transforms.primitives.schedule import (
     CStatement,
@@ -115,12 +114,7 @@ class NestWriter:
         self._inames.append(iname)
         bounds = [f"0 <= {iname}", *(text.format(iname) for text in conditions)]
         bounds += [f"{iname} < {size}"] if size is not None else []
-        text = " and ".join(bounds)
-        # all other names in the conditions are outer loops or arguments: parameters of
-        # the domain
-        outer = sorted(set(re.findall(r"[A-Za-z_]\w*", text)) - {iname, "and"})
-        params = f"[{', '.join(outer)}] -> " if outer else ""
-        self._domains.append(isl.BasicSet(f"{params}{{ [{iname}] : {text} }}"))
+        self._domains.append(make_domain([iname], *bounds))
         if tag:
             self._tags[iname] = tag
         # Loopy warns of a race even if a single work-item runs the loop
@@ -353,7 +347,7 @@ class NestWriter:
             The id of the statement.
         """
         schedule = self.schedule
-        statement, substitute = self._target(row, points, loops, after)
+        statement, replaced = self._target(row, points, loops, after)
         if not is_last:
             part_id = str(self._unused_ids(f"row_{row}_part"))
             self._parts[row] = (*self._parts.get(row, ()), part_id)
@@ -363,7 +357,8 @@ class NestWriter:
             statement = statement.copy(predicates=conditions)
         value = self.scaled(row, value)
         if schedule.is_shifted(schedule.instructions[row]):
-            value = p.Sum((substitute(schedule.shifts[row]), value))
+            shift = substitute(schedule.shifts[row], replaced)
+            value = p.Sum((shift, value))
         return self._add(statement.copy(expression=value), loops)
 
     def store_vector(
@@ -459,26 +454,25 @@ class NestWriter:
         points: Mapping[str, Expression],
         loops: Sequence[str],
         after: Collection[str],
-    ) -> tuple[lp.Assignment, SubstitutionMapper]:
-        """Move a row's statement to ``points`` and ``loops``; return it and the mapper.
+    ) -> tuple[lp.Assignment, dict[str, Expression]]:
+        """Move a row's statement to ``points`` and ``loops``.
 
-        The mapper replaces the inames of output indices by their ``points``.
+        Returns:
+            The statement, and the point that replaces each iname of an output index.
         """
         schedule = self.schedule
         insn = schedule.kernel.id_to_insn[schedule.instructions[row]]
-        substitute = SubstitutionMapper(
-            make_subst_func({schedule.inames[i]: points[i] for i in schedule.output})
-        )
+        replaced = {schedule.inames[i]: points[i] for i in schedule.output}
         # keep the kernel's loops that belong to no index of the einsum
         other_loops = insn.within_inames - frozenset(schedule.inames.values())
         part_ids = self._parts.get(row, ())
         moved = insn.copy(
-            assignee=substitute(insn.assignee),
+            assignee=substitute(insn.assignee, replaced),
             within_inames=frozenset(loops) | other_loops,
             depends_on=frozenset((*after, *part_ids)) | self._before,
             no_sync_with=insn.no_sync_with | {(part_id, "any") for part_id in part_ids},
         )
-        return moved, substitute
+        return moved, replaced
 
     def build(self) -> Schedule:
         """Return the schedule with the rows replaced by the new nest."""

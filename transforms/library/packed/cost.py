@@ -11,7 +11,6 @@ For a product of matrices whose tiles make 3 areas of columns and 4 of rows::
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from heapq import heapreplace
 from itertools import product
 from math import prod
@@ -19,15 +18,11 @@ from math import prod
 from feinsum.ir import BatchedEinsum, Extent, IndexList, SizeParam
 from feinsum.machine import MachineModel, estimate_region_s
 from feinsum.transforms import heuristics as cpu
-from feinsum.transforms.cost import (
-    SizedEinsum,
-    compute_padding,
-    count_distinct_bytes,
-    count_points,
-)
+from feinsum.transforms.cost import SizedEinsum, compute_padding, count_distinct_bytes
 from feinsum.transforms.library.packed.plan import Cut, make_plan
 from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters
+from feinsum.transforms.roles import count_points
 
 
 def cost(einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel) -> float:
@@ -66,43 +61,29 @@ class _Work:
             the processor.
         is_row_inside: whether the loop over tiles of rows is inside that over columns.
         columns, rows, summed, batch: number of values of all indices of each role.
+        n_wide, n_high, n_deep: number of tiles over the columns, the rows, the sum.
     """
 
     def __init__(
         self, einsum: BatchedEinsum, parameters: Parameters, machine: MachineModel
     ) -> None:
         self.einsum, self.machine = einsum, machine
+        self.itemsize = einsum.operands[0].dtype.itemsize
         self.vector, self.register = parameters["vector"], parameters["register"]
         wanted, self.tile_rows = int(parameters["lanes"]), int(parameters["rows"])
         self.lanes = min(wanted, machine.lanes(einsum.operands[0].dtype))
         self.n_vectors = int(parameters["vectors"]) * wanted // self.lanes
         self.is_row_inside = parameters["inside"] == "rows"
         split = {**parameters, "lanes": self.lanes, "vectors": self.n_vectors}
-        self.plan = make_plan(einsum, _get_build_extents(einsum), split)
-        roles = self.plan.roles
+        self.plan = plan = make_plan(einsum, _get_build_extents(einsum), split)
+        roles = plan.roles
         self.columns = count_points(einsum, roles.columns)
         self.rows = count_points(einsum, roles.rows)
         self.summed = count_points(einsum, roles.summed)
         self.batch = count_points(einsum, (*roles.batch, *roles.outer))
-
-    @property
-    def itemsize(self) -> int:
-        return self.einsum.operands[0].dtype.itemsize
-
-    @cached_property
-    def n_wide(self) -> int:
-        """Number of tiles over the columns."""
-        return self._count_tiles(self.plan.columns)
-
-    @cached_property
-    def n_high(self) -> int:
-        """Number of tiles over the rows."""
-        return self._count_tiles(self.plan.rows)
-
-    @cached_property
-    def n_deep(self) -> int:
-        """Number of tiles over the sum."""
-        return self._count_tiles(self.plan.summed)
+        self.n_wide = self._count_tiles(plan.columns)
+        self.n_high = self._count_tiles(plan.rows)
+        self.n_deep = self._count_tiles(plan.summed)
 
     def _count_tiles(self, cuts: Iterable[Cut]) -> int:
         return prod(-(-self._count_points((cut.index,)) // cut.size) for cut in cuts)

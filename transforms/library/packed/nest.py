@@ -19,12 +19,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from loopy.symbolic import SubstitutionMapper
 from pymbolic import primitives as p
 from pymbolic import var
-from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.ir import BatchedEinsum
+from feinsum.raising.expressions import substitute
 from feinsum.transforms.library.packed.plan import Axis, make_plan
 from feinsum.transforms.library.packed.tiles import (
     Loops,
@@ -36,8 +35,8 @@ from feinsum.transforms.library.packed.tiles import (
 from feinsum.transforms.primitives import NestWriter, Schedule
 from feinsum.transforms.primitives.compiler_hints import (
     FORGET_REGISTERS,
+    PREAMBLE,
     hold_in_register,
-    with_register_macros,
 )
 from feinsum.transforms.primitives.schedule import Expression
 from feinsum.transforms.primitives.vector_store import is_contiguous, with_square_macros
@@ -119,7 +118,7 @@ class PackedNest:
         written = self.writer.build()
         for dtype in self.packer.square_dtypes:
             written = with_square_macros(written, dtype, self.plan.lanes)
-        return with_register_macros(written) if self.is_explicit else written
+        return written.with_preamble(PREAMBLE) if self.is_explicit else written
 
     def _sum(self, row: int, left: Pack, right: Pack) -> _Sums:
         """Sum the register tiles of one row of the batch."""
@@ -292,12 +291,11 @@ class PackedNest:
         if plan.rows[-1].is_exact and plan.columns[-1].is_exact:
             for axis in plan.register_axes[:-1]:
                 self.writer.tag(loops.iname(axis), "unr_hint")
-        # the address of a vector is that of its first lane
-        first = SubstitutionMapper(make_subst_func({lane: 0}))
         self.writer.store_vector(
             row,
             var(vector),
-            {i: first(point) for i, point in points.items()},
+            # the address of a vector is that of its first lane
+            {i: substitute(point, {lane: 0}) for i, point in points.items()},
             order,
             [*sums.after, step],
             lanes=plan.lanes,

@@ -57,7 +57,7 @@ from feinsum.transforms.primitives.schedule import Names
 from feinsum.transforms.registry import Parameters, Space, Table, Transform, register
 from feinsum.transforms.roles import (
     compute_reuse,
-    count_index_tuples,
+    count_points,
     find_carriers,
     find_packed_roles,
     get_typical_extent,
@@ -180,7 +180,7 @@ def _list_candidates(workload: Workload, offered: Table) -> Iterator[Parameters]
     for vector, row in pairs[: cpu.N_PAIRS]:
         roles = find_packed_roles(einsum, vector, row)
         assert roles is not None
-        n_summed = count_index_tuples(sized, roles.summed)
+        n_summed = count_points(sized, roles.summed)
         pair = {"vector": vector, "register": row, "inside": "rows"}
         choices = product(offered["lanes"], range(1, 6), cpu.ROWS, offered["stores"])
         for lanes, n_vectors, n_rows, stores in choices:
@@ -228,8 +228,7 @@ def _rank_vector_index(einsum: BatchedEinsum, index: str) -> tuple[int, int]:
         if term[-1] != index and term[-1] in einsum.output
     ]
     n_turned, n_carried = (
-        sum(count_index_tuples(einsum, term) for term in terms)
-        for terms in (turned, carried)
+        sum(count_points(einsum, term) for term in terms) for terms in (turned, carried)
     )
     return n_turned, -n_carried
 
@@ -241,8 +240,8 @@ def _rank_register_index(einsum: BatchedEinsum, index: str) -> tuple[bool, int, 
     its last axis.
     """
     extent, output = einsum.extents[index], einsum.output
-    inputs = sum(count_index_tuples(einsum, term) for term in einsum.inputs)
-    is_stored = count_index_tuples(einsum, output) > inputs
+    inputs = sum(count_points(einsum, term) for term in einsum.inputs)
+    is_stored = count_points(einsum, output) > inputs
     near = -output.index(index) if is_stored else sum_distances(einsum, index)
     return not is_long(extent) and not is_stored, near, -get_typical_extent(extent)
 
@@ -258,7 +257,7 @@ def _list_stores(einsum: BatchedEinsum, vectors: Names, lanes: int) -> tuple[str
         return ("cached",)
     is_known = all(isinstance(extent, int) for extent in extents)
     is_large = (
-        not is_known or count_index_tuples(einsum, einsum.output) > cpu.STREAMED_ENTRIES
+        not is_known or count_points(einsum, einsum.output) > cpu.STREAMED_ENTRIES
     )
     is_best = is_large and last == vectors[0]
     return ("streamed", "cached") if is_best else ("cached", "streamed")
@@ -288,7 +287,7 @@ def _list_areas(
     """
     roles = find_packed_roles(einsum, vector, register_index)
     assert roles is not None
-    depth = min(count_index_tuples(einsum, roles.summed), depth)
+    depth = min(count_points(einsum, roles.summed), depth)
     line_bytes = depth * einsum.operands[0].dtype.itemsize
     column_bytes = einsum.batch_size * line_bytes
     # The largest fitting one first, then smaller ones, then those that do not fit. Most
@@ -302,7 +301,7 @@ def _list_areas(
         key=lambda n: (n * line_bytes > 2.5 * cpu.PACK_BYTES, -n),
     )
     n_columns, n_rows, n_batch = (
-        count_index_tuples(einsum, indices)
+        count_points(einsum, indices)
         for indices in (roles.columns, roles.rows, roles.batch)
     )
 
@@ -373,11 +372,11 @@ def _estimate_private_bytes(einsum: BatchedEinsum, parameters: Parameters) -> in
     roles = find_packed_roles(einsum, *(parameters[n] for n in ("vector", "register")))
     assert roles is not None
     n_values = [
-        count_index_tuples(einsum, i) for i in (roles.columns, roles.rows, roles.summed)
+        count_points(einsum, i) for i in (roles.columns, roles.rows, roles.summed)
     ]
     limits: list[int] = [parameters[name] for name in ("width", "height", "depth")]
     width, height, depth = map(min, n_values, limits)
-    n_all_sums = width * height * count_index_tuples(einsum, roles.postponed)
+    n_all_sums = width * height * count_points(einsum, roles.postponed)
     # sums are kept between the tiles of a sum that takes several of them
     n_sums = n_all_sums if depth < n_values[2] else 0
     itemsize = einsum.operands[0].dtype.itemsize

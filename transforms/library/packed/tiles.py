@@ -27,10 +27,10 @@ from constantdict import constantdict
 from loopy.symbolic import SubstitutionMapper
 from pymbolic import primitives as p
 from pymbolic import var
-from pymbolic.mapper.substitutor import make_subst_func
 
 from feinsum.ir import IndexList
 from feinsum.raising import value_of
+from feinsum.raising.expressions import make_product, make_sum, rename, substitute
 from feinsum.transforms.library.packed.plan import Axis, Cut, PackingPlan
 from feinsum.transforms.primitives import NestWriter, Schedule
 from feinsum.transforms.primitives.schedule import Expression, Names
@@ -70,8 +70,7 @@ class _Square:
 
     def moved(self, entry: Expression, across: str, along: str) -> Expression:
         """Substitute other loops over the square in an expression."""
-        names = {self.across: var(across), self.along: var(along)}
-        return SubstitutionMapper(make_subst_func(names))(entry)
+        return rename(entry, {self.across: across, self.along: along})
 
 
 class Packer:
@@ -227,8 +226,7 @@ class Packer:
         kernel, name = self.schedule.kernel, read.aggregate.name
         dtype = writer.get_dtype(square.array)
         vector = writer.array("line", (size,), dtype, has_lanes=True)
-        first = SubstitutionMapper(make_subst_func({square.along: 0}))
-        flat = compute_offset(kernel, first(read))
+        flat = compute_offset(kernel, substitute(read, {square.along: 0}))
         offset, offset_id = writer.scalar("place", flat, loops, after)
         load = load_vector(vector, name, offset, dtype, size)
         return vector, offset_id, writer.add(vector, load, loops, (*after, offset_id))
@@ -281,15 +279,10 @@ def write_out(
         *(range(get_typical_extent(schedule.extents[i])) for i in summed)
     ):
         points_of_term = {**points, **dict(zip(summed, values, strict=True))}
-        factors = [
-            var(schedule.rules[name])(
-                *(points_of_term[index] for index in schedule.spans[name])
-            )
-            for name in names
-        ]
+        factors = [schedule.multiply((name,), points_of_term) for name in names]
         factors += [sums[values]] if sums is not None else []
-        terms.append(factors[0] if len(factors) == 1 else p.Product(tuple(factors)))
-    return terms[0] if len(terms) == 1 else p.Sum(tuple(terms))
+        terms.append(make_product(factors))
+    return make_sum(terms)
 
 
 def _join_terms(terms: Sequence[IndexList], folded: Names) -> Names:
