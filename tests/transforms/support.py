@@ -11,6 +11,7 @@ from typing import Any
 import loopy as lp
 import numpy as np
 import pytest
+from pymbolic import evaluate_kw, parse
 
 from feinsum import array, batched_einsum, einsum, evaluate, generate_loopy
 from feinsum.ir import BatchedEinsum, with_extents
@@ -244,7 +245,10 @@ class Case:
         arguments = draw_arguments(self.t_unit, sizes, rng)
         dtype = min(self.einsum.output_dtypes, key=lambda d: d.itemsize)
         names = {x.name: self.nest.sizes[x.name] for x in self.einsum.size_params}
-        values = {x: n if isinstance(n, int) else sizes[n] for x, n in names.items()}
+        values = {
+            x: n if isinstance(n, int) else evaluate_kw(parse(n), **sizes)
+            for x, n in names.items()
+        }
         tolerance = compute_tolerance(dtype, count_terms(self.einsum, values))
         return arguments, self.expected(arguments), tolerance
 

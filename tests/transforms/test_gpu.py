@@ -63,6 +63,7 @@ from tests.transforms.support import (
     Case,
     generated,
     sampled,
+    written,
 )
 
 __all__ = ["stand_in"]
@@ -567,6 +568,28 @@ def test_functions_of_operands_are_fused(transform, changes, stand_in):
         assert [prod(shape) for shape, _ in temporaries.values()] == [n_partial]
     sizes = sizes_of(case.einsum, (37, 18, 21))
     case.assert_right(unit, [sizes], "cuda")
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(
+    "transform", [GPU_MATRICES, GPU_MMA, GPU_PRODUCT], ids=lambda t: t.name
+)
+def test_extents_may_be_multiples_of_an_argument(transform, stand_in):
+    """They are expressions in the guards of partial tiles."""
+    unit = lp.make_kernel(
+        "{[i,j,k]: 0<=i,j<2*n and 0<=k<3*n}",
+        "out[i,j] = sum(k, A[i,k]*B[k,j])",
+        [
+            lp.GlobalArg("A", np.float64, shape="2*n,3*n"),
+            lp.GlobalArg("B", np.float64, shape="3*n,2*n"),
+            lp.GlobalArg("out", np.float64, shape="2*n,2*n"),
+            lp.ValueArg("n", np.int32),
+        ],
+        lang_version=(2018, 2),
+    )
+    case = written(unit, lambda arrays: {"out": arrays["A"] @ arrays["B"]})
+    spec = next(list_configurations(transform, case.einsum))
+    case.assert_right(case.apply(spec), [{"n": 19}], "cuda")
 
 
 @needs_nvrtc

@@ -37,9 +37,9 @@ from math import prod
 from loopy.symbolic import TypeCast
 from numpy import int64
 from pymbolic import primitives as p
-from pymbolic import var
 
 from feinsum.ir import Extent
+from feinsum.raising import value_of
 from feinsum.transforms.gpu.heuristics import MIN_WIDTH, PADDING, PIECE
 from feinsum.transforms.primitives.copy_async import VECTOR_BYTES
 from feinsum.transforms.primitives.schedule import Expression
@@ -138,7 +138,7 @@ class Flat:
         """The number of values, as a product in 64 bits."""
         return p.Product(
             tuple(
-                n if isinstance(n, int) else TypeCast(int64, var(n.name))
+                n if isinstance(n, int) else TypeCast(int64, value_of(n))
                 for n in self.extents
             )
         )

@@ -23,7 +23,7 @@ from pymbolic.mapper.evaluator import evaluate
 
 from feinsum.errors import TransformError
 from feinsum.ir import BatchedEinsum, Extent, IndexList, Workload
-from feinsum.raising import LoopNest
+from feinsum.raising import LoopNest, value_of
 from feinsum.targets.cuda.products import MatrixProduct
 from feinsum.transforms.cost import Gpu, list_loads
 from feinsum.transforms.gpu import heuristics as h
@@ -35,7 +35,7 @@ from feinsum.transforms.gpu.cost import (
 from feinsum.transforms.gpu.families import has_half_dtype, register_family
 from feinsum.transforms.gpu.layouts import split_into_grid_axes
 from feinsum.transforms.gpu.sides import find_sides
-from feinsum.transforms.gpu.tiles import GroupWriter, express_extent
+from feinsum.transforms.gpu.tiles import GroupWriter
 from feinsum.transforms.primitives import begin
 from feinsum.transforms.primitives.multiply_fragments import MATRICES
 from feinsum.transforms.primitives.schedule import Expression, Names, Schedule
@@ -249,7 +249,7 @@ class _Products(GroupWriter):
         )  # fmt: skip
 
     def _list_sizes(self, indices: IndexList) -> list[Expression]:
-        return [express_extent(self.schedule.extents[i]) for i in indices]
+        return [value_of(self.schedule.extents[i]) for i in indices]
 
     def _find_result(self, k: int) -> str | None:
         """Return the array that can receive a row's products unchanged; else None."""
@@ -334,7 +334,7 @@ class _Products(GroupWriter):
         of_lanes = p.Sum((steps * var(chunk), var(step)))
         value, inside = p.Sum((lanes * of_lanes, var(lane))), rows.inside(0)
         if not isinstance(extent, int) or extent % (lanes * steps):
-            inside = (*inside, p.Comparison(value, "<", express_extent(extent)))
+            inside = (*inside, p.Comparison(value, "<", value_of(extent)))
         points = {**rows.at(0), **{i: var(x) for i, x in single.items()}, near: value}
         return Entries((*loops, step), points, inside, (*self.after, *rows.statements))
 

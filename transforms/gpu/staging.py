@@ -28,13 +28,14 @@ import numpy as np
 from pymbolic import primitives as p
 from pymbolic import var
 
+from feinsum.raising import value_of
 from feinsum.raising.expressions import make_sum
 from feinsum.transforms.gpu import heuristics as h
 from feinsum.transforms.gpu.fragments import DOUBLE, ZERO
 from feinsum.transforms.gpu.layouts import Share, partition_raggedly
 from feinsum.transforms.gpu.operator_steps import OperatorSteps, OperatorTiles
 from feinsum.transforms.gpu.sources import Reads, find_reads
-from feinsum.transforms.gpu.tiles import GroupWriter, Point, express_extent
+from feinsum.transforms.gpu.tiles import GroupWriter, Point
 from feinsum.transforms.primitives import Schedule
 from feinsum.transforms.primitives.copy_async import AwaitGroups, CloseGroup
 from feinsum.transforms.primitives.schedule import Expression, Names
@@ -292,7 +293,7 @@ class StagingWriter(GroupWriter):
         key = share.first, start.name
         if key not in self._left:
             first = p.Sum((var(start.name), share.first))
-            n_left = p.Sum((express_extent(self.extent), -1 * first))
+            n_left = p.Sum((value_of(self.extent), -1 * first))
             n = self.n_elements
             n_left = p.If(p.Comparison(n_left, "<", n), n_left, n)
             array = self.array("left", (), np.dtype(np.int32))

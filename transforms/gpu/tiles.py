@@ -50,11 +50,6 @@ Point: TypeAlias = Mapping[str, Expression]
 """The value of each index."""
 
 
-def express_extent(extent: Extent) -> Expression:
-    """Return an extent as an expression: a number, or the variable of a parameter."""
-    return extent if isinstance(extent, int) else var(extent.name)
-
-
 class Items(NamedTuple):
     """The work-items of a group.
 
