@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich import box
+from rich.console import OverflowMethod
 from rich.table import Table
 
 __all__ = ["make_table"]
@@ -30,8 +31,10 @@ def make_table(
     table = Table(**({"box": box.SIMPLE, "pad_edge": False} | options))
     for heading in texts:
         table.add_column(heading, no_wrap=True)
+    # a number that is wider than its column keeps all digits, on two lines
+    overflow: OverflowMethod = "ellipsis" if no_wrap else "fold"
     for heading in numbers:
-        table.add_column(heading, justify="right", no_wrap=no_wrap)
+        table.add_column(heading, justify="right", no_wrap=no_wrap, overflow=overflow)
     for row in rows:
         table.add_row(*row)
     return table
