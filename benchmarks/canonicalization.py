@@ -40,7 +40,6 @@ STDERR = Console(stderr=True)
 TITLE = {
     "title": "n vertices; microseconds: median (quartiles)",
     "title_justify": "left",
-    "no_wrap": True,
 }
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"

@@ -67,7 +67,7 @@ class TileLayout:
     def __call__(self, *coordinates: Expression) -> Expression:
         """Return the position of coordinates.
 
-        >>> print(TileLayout((4, 2), (1, 4))(var("t"), var("e")))
+        >>> print(TileLayout((4, 2), (1, 4))(p.Variable("t"), p.Variable("e")))
         t + 4*e
         """
         terms = zip(coordinates, self.strides, strict=True)
@@ -77,7 +77,7 @@ class TileLayout:
     def coordinates(self, number: Expression) -> tuple[Expression, ...]:
         """Return the coordinates of a number, which must be less than the size.
 
-        >>> [str(x) for x in TileLayout((4, 8), (1, 4)).coordinates(var("lane"))]
+        >>> [str(x) for x in TileLayout((4, 8), (1, 4)).coordinates(p.Variable("lane"))]
         ['lane % 4', 'lane // 4']
         """
         coordinates = []
@@ -147,7 +147,7 @@ class Flat:
         """Return the value of each index; each but the first takes a division.
 
         >>> flat = Flat(("i", "j"), (8, 3))
-        >>> {i: str(x) for i, x in flat.unravel(var("m")).items()}
+        >>> {i: str(x) for i, x in flat.unravel(p.Variable("m")).items()}
         {'j': 'm % 3', 'i': 'm // 3'}
         """
         points: dict[str, Expression] = {}
@@ -280,7 +280,7 @@ def partition(
         lanes: contiguous entries that one work-item gets together; the share has the
             position of the first.
 
-    >>> slow, fast = partition(16, 128, 256, var("item"))
+    >>> slow, fast = partition(16, 128, 256, p.Variable("item"))
     >>> (slow.stride, slow.n), (fast.stride, fast.n)
     ((2, 8), (128, 1))
     """
@@ -327,7 +327,7 @@ def partition_raggedly(
 
     Shares may have values beyond the tile, which need a guard.
 
-    >>> slow, fast = partition_raggedly(32, 35, 160, var("item"))
+    >>> slow, fast = partition_raggedly(32, 35, 160, p.Variable("item"))
     >>> (slow.stride, slow.n, slow.limit, slow.is_idle), (fast.n, fast.limit)
     ((4, 8, 33, True), (1, 35))
     """
@@ -387,7 +387,7 @@ class Swizzle:
     def to_load_order(self, wide: Expression) -> Expression:
         """Convert an entry's number in the order of results to that of loads.
 
-        >>> print(Swizzle(8, 16).to_load_order(var("k")))
+        >>> print(Swizzle(8, 16).to_load_order(p.Variable("k")))
         8*(k % 16) + k // 16
         """
         if self.piece == 1:
